@@ -1,0 +1,5 @@
+//! Fault-tolerant collective communication over the public internet.
+
+pub mod ids;
+pub mod types;
+pub mod wire;

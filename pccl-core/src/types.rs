@@ -1,0 +1,271 @@
+//! What an operation is asked to do: element types, operators, descriptors.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Digest, PeerGroup, Tag};
+
+/// Version of everything that decides which bits come out: order of summation, rounding, special
+/// values, block boundaries, digests. Part of every descriptor digest, so that peers that would
+/// compute different bits never start an operation together. Raised whenever a golden vector of
+/// the kernels changes; independent of the version of the wire.
+pub const ARITHMETIC_VERSION: u32 = 1;
+
+/// Element type of a tensor. The discriminants are those of the C ABI.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum DataType {
+    /// Unsigned, 8 bits.
+    U8 = 0,
+    /// Signed, 8 bits.
+    I8 = 1,
+    /// Signed, 16 bits.
+    I16 = 2,
+    /// Unsigned, 16 bits.
+    U16 = 3,
+    /// Unsigned, 32 bits.
+    U32 = 4,
+    /// Signed, 32 bits.
+    I32 = 5,
+    /// Unsigned, 64 bits.
+    U64 = 6,
+    /// Signed, 64 bits.
+    I64 = 7,
+    /// IEEE 754 binary16.
+    F16 = 8,
+    /// The upper half of a binary32.
+    BF16 = 9,
+    /// IEEE 754 binary32.
+    F32 = 10,
+    /// IEEE 754 binary64.
+    F64 = 11,
+}
+
+impl DataType {
+    /// All of them, in the order of the ABI.
+    pub const ALL: [Self; 12] = [
+        Self::U8,
+        Self::I8,
+        Self::I16,
+        Self::U16,
+        Self::U32,
+        Self::I32,
+        Self::U64,
+        Self::I64,
+        Self::F16,
+        Self::BF16,
+        Self::F32,
+        Self::F64,
+    ];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 => 1,
+            Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+
+    /// Element type of partial sums on their way around the ring. Floats of 16 bits travel as
+    /// [`DataType::F32`] and are rounded once, by the owner of the slice; all others as they are.
+    pub const fn partial(self) -> Self {
+        match self {
+            Self::F16 | Self::BF16 => Self::F32,
+            other => other,
+        }
+    }
+
+    /// Whether this is a floating point type.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64)
+    }
+}
+
+/// How contributions are combined. The discriminants are those of the C ABI.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Sum; integers wrap.
+    Sum = 0,
+    /// Sum divided by the number of contributions; integers wrap first, then truncate to zero.
+    Avg = 1,
+    /// Product; integers wrap.
+    Prod = 2,
+    /// Maximum; NaN if any contribution is NaN; -0 is less than +0.
+    Max = 3,
+    /// Minimum; NaN if any contribution is NaN; -0 is less than +0.
+    Min = 4,
+}
+
+impl ReduceOp {
+    /// All of them, in the order of the ABI.
+    pub const ALL: [Self; 5] = [Self::Sum, Self::Avg, Self::Prod, Self::Max, Self::Min];
+}
+
+/// By which pattern an all-reduce moves its data.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub enum Algorithm {
+    /// Reduce-scatter, then all-gather, around the ring of the group's order.
+    #[default]
+    Ring,
+}
+
+/// What one all-reduce does; equal at all members or the operation fails with a mismatch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct ReduceDescriptor {
+    /// Number of elements. Zero is allowed.
+    pub count: u64,
+    /// Element type of send and receive buffer.
+    pub data_type: DataType,
+    /// Operator.
+    pub op: ReduceOp,
+}
+
+impl ReduceDescriptor {
+    /// Bytes of the send buffer, and of the receive buffer. `None` if they overflow 64 bits.
+    pub fn bytes(&self) -> Option<u64> {
+        self.count.checked_mul(self.data_type.size() as u64)
+    }
+}
+
+impl fmt::Display for ReduceDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {} x {:?}", self.op, self.count, self.data_type)
+    }
+}
+
+/// How a member takes part in a state synchronisation. The discriminants are those of the C ABI.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum SyncStrategy {
+    /// The content that most members hold wins; everybody else receives it.
+    EnforcePopular = 0,
+    /// Never a candidate, never sends.
+    ReceiveOnly = 1,
+    /// A candidate that never receives; if its content is not elected, its call fails.
+    SendOnly = 2,
+}
+
+/// One named tensor as a member offers it to the others.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct StateEntry {
+    /// Compared by name, not by position.
+    pub key: String,
+    /// Element type.
+    pub data_type: DataType,
+    /// Number of elements.
+    pub count: u64,
+    /// Whether members may hold different content without being out of date.
+    pub allow_content_inequality: bool,
+    /// Digest of the content (root of the chunk tree), computed over bytes, type and length.
+    pub digest: Digest,
+}
+
+/// What a member brings to a state synchronisation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StateOffer {
+    /// The member's revision of the state.
+    pub revision: u64,
+    /// How it takes part.
+    pub strategy: SyncStrategy,
+    /// Its tensors, sorted by key, each key once.
+    pub entries: Vec<StateEntry>,
+    /// Whether its last fetch broke off, so that its content may be torn.
+    pub torn: bool,
+}
+
+/// What sort of thing an operation is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum OpKind {
+    /// A collective: its tag is the user's.
+    Collective,
+    /// A synchronisation of the shared state: its tag is zero.
+    Sync,
+}
+
+/// Which operation, as the user sees it: one of a key is open at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct OpKey {
+    /// Collective or synchronisation.
+    pub kind: OpKind,
+    /// The user's tag.
+    pub tag: Tag,
+}
+
+impl fmt::Display for OpKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            OpKind::Collective => write!(f, "all-reduce with tag {}", self.tag.0),
+            OpKind::Sync => f.write_str("synchronisation of the shared state"),
+        }
+    }
+}
+
+/// A call in which all members of the run take part.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum UnanimousCall {
+    /// Admit the newcomers that wait.
+    UpdateTopology,
+    /// Choose a better order for the links there are.
+    OptimizeTopology,
+    /// Ask whether newcomers wait. Allowed while operations run; completes no round.
+    ArePeersPending,
+}
+
+impl fmt::Display for UnanimousCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::UpdateTopology => "update_topology",
+            Self::OptimizeTopology => "optimize_topology",
+            Self::ArePeersPending => "are_peers_pending",
+        })
+    }
+}
+
+/// What a member knows of the sizes around it. Changes only when a call returns.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Accepted members of the run.
+    pub global_world_size: u32,
+    /// Accepted members of the own group.
+    pub group_world_size: u32,
+    /// Groups that have a member.
+    pub peer_groups: u32,
+    /// Members of the largest group.
+    pub largest_group_world_size: u32,
+}
+
+impl Attributes {
+    /// What an evicted member sees: it is alone.
+    pub const ALONE: Self = Self {
+        global_world_size: 1,
+        group_world_size: 1,
+        peer_groups: 1,
+        largest_group_world_size: 1,
+    };
+
+    /// Sizes of a run with one entry of `groups` per member, seen from a member of `own`.
+    pub fn count(groups: impl IntoIterator<Item = PeerGroup>, own: PeerGroup) -> Self {
+        let mut sizes = std::collections::BTreeMap::<PeerGroup, u32>::new();
+        for group in groups {
+            *sizes.entry(group).or_default() += 1;
+        }
+        Self {
+            global_world_size: sizes.values().sum(),
+            group_world_size: sizes.get(&own).copied().unwrap_or(0),
+            peer_groups: sizes.len() as u32,
+            largest_group_world_size: sizes.values().copied().max().unwrap_or(0),
+        }
+    }
+}
+
+impl Default for Attributes {
+    fn default() -> Self {
+        Self::ALONE
+    }
+}
