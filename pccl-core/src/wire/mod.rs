@@ -1,3 +1,5 @@
 //! The bytes that travel: messages, frames, versions, limits. Pure: bytes to types and back.
 
+pub mod control;
+pub mod lane;
 pub mod reason;

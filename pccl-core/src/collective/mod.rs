@@ -1,0 +1,3 @@
+//! Collectives: plans, the engine that runs them, the buffers they work on.
+
+pub mod engine;

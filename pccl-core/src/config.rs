@@ -1,0 +1,119 @@
+//! Settings, their defaults, and the reasons for them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Time limits of a run. One knob, from which the others derive: `peer_timeout`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// Time between heartbeats. Default one second: five fit into the peer time-out, so that a
+    /// single lost packet never counts.
+    pub heartbeat: Duration,
+    /// Silence after which somebody counts as lost. Default five seconds.
+    pub peer_timeout: Duration,
+    /// How long peers go on without the master before they leave. Default one minute: a restart.
+    pub master_limit: Duration,
+}
+
+impl Timing {
+    /// Limits derived from a peer time-out: heartbeats at a fifth of it, the master limit at
+    /// twelve times.
+    pub fn from_peer_timeout(peer_timeout: Duration) -> Self {
+        Self {
+            heartbeat: peer_timeout / 5,
+            peer_timeout,
+            master_limit: peer_timeout * 12,
+        }
+    }
+
+    /// Limit of every handshake, and of how long a lane waits for the master's message. A peer
+    /// that does not finish its first words within a peer time-out is none.
+    pub fn handshake(&self) -> Duration {
+        self.peer_timeout
+    }
+
+    /// Within this time an edge must get a lane, or it is broken. Two peer time-outs: one for
+    /// each direction of dialling.
+    pub fn dial(&self) -> Duration {
+        self.peer_timeout * 2
+    }
+
+    /// Grace of a member whose control connection closed and whose lanes another member saw
+    /// close, beyond three of its round trips. (Rule 13)
+    pub fn corroborated_loss(&self) -> Duration {
+        Duration::from_millis(20)
+    }
+
+    /// Waiting longer than this is worth a warning. (Rule 17)
+    pub fn warn_after(&self) -> Duration {
+        self.peer_timeout * 2
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self::from_peer_timeout(Duration::from_secs(5))
+    }
+}
+
+/// Settings of a master.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct MasterConfig {
+    /// Time limits of the run; peers learn them when they register.
+    pub timing: Timing,
+    /// Limits on what members may make it hold.
+    pub limits: MasterLimits,
+}
+
+/// Limits on what the master holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MasterLimits {
+    /// Members and newcomers. Default 16,384: each costs a descriptor and a few KiB.
+    pub members: u32,
+    /// Uses remembered per group: open ones, and aborts that not all have opened yet. (Rule 2)
+    /// Default 1,024.
+    pub uses: usize,
+}
+
+impl Default for MasterLimits {
+    fn default() -> Self {
+        Self {
+            members: 16_384,
+            uses: 1_024,
+        }
+    }
+}
+
+/// Settings of a peer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PeerConfig {
+    /// What the operators shall call it. Default: host name and process number are not looked up;
+    /// the empty name shows as the member's number.
+    pub name: String,
+    /// Group to join.
+    pub group: crate::ids::PeerGroup,
+    /// Connections per edge; zero chooses automatically.
+    pub pool: u16,
+    /// Address and port to listen on; port zero lets the system choose one. Default: the address
+    /// that reaches the master, any port.
+    pub listen: Option<SocketAddr>,
+    /// Addresses to announce before the one that the master sees.
+    pub announce: Vec<SocketAddr>,
+    /// Bytes of one data frame's payload at most; a multiple of 8. Default 256 KiB: large enough
+    /// that a frame's cost is its bytes, small enough that sending, receiving and arithmetic of
+    /// neighbouring frames overlap and fit the cache.
+    pub segment: u32,
+}
+
+impl Default for PeerConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            group: crate::ids::PeerGroup(0),
+            pool: 0,
+            listen: None,
+            announce: Vec::new(),
+            segment: 256 * 1024,
+        }
+    }
+}

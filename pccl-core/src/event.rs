@@ -1,0 +1,124 @@
+//! One typed stream of what happened, for logs, metrics, the simulator's oracle and people.
+
+use crate::ids::{Epoch, MemberId, PeerGroup, Round, Serial};
+use crate::wire::control::{OpName, Outcome, Stamp};
+use crate::wire::reason::{AbortReason, EvictReason, LossCause, RefuseReason};
+
+/// Something that happened at the master or at a peer. Printed by `Display` for people.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A newcomer registered.
+    Registered {
+        /// Who.
+        member: MemberId,
+        /// Its name.
+        name: String,
+        /// Its group.
+        group: PeerGroup,
+    },
+    /// A registration was turned down.
+    Refused {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// A newcomer was admitted.
+    Admitted {
+        /// Who.
+        member: MemberId,
+        /// By which round.
+        round: Round,
+    },
+    /// A member is lost.
+    Lost {
+        /// Who.
+        member: MemberId,
+        /// Its name.
+        name: String,
+        /// How.
+        cause: LossCause,
+    },
+    /// A member, or this peer, was evicted.
+    Evicted {
+        /// Who.
+        member: MemberId,
+        /// Why.
+        reason: EvictReason,
+    },
+    /// A member's control connection closed; it may come back.
+    Detached {
+        /// Who.
+        member: MemberId,
+        /// What the socket said.
+        cause: String,
+    },
+    /// A member came back.
+    Attached {
+        /// Who.
+        member: MemberId,
+    },
+    /// A group changed.
+    Group {
+        /// Which.
+        group: PeerGroup,
+        /// Its epoch now.
+        epoch: Epoch,
+        /// Its ring now.
+        ring: Vec<MemberId>,
+    },
+    /// A verdict was given (at the master) or taken (at a peer).
+    Verdict {
+        /// On which use.
+        op: OpName,
+        /// In which group.
+        group: PeerGroup,
+        /// Its place in the order of verdicts.
+        serial: Serial,
+        /// What.
+        outcome: Outcome,
+        /// State of the run at that moment.
+        stamp: Stamp,
+    },
+    /// A round or query completed.
+    Completed {
+        /// Which.
+        vote: crate::wire::control::VoteName,
+    },
+    /// A try at a unanimous call failed.
+    VoteFailed {
+        /// Which.
+        vote: crate::wire::control::VoteName,
+        /// Why.
+        reason: AbortReason,
+    },
+    /// Members wait for others, for longer than the warning limit. (Rule 17)
+    Waiting {
+        /// Who waits, and in what.
+        waits: String,
+        /// For whom.
+        missing: Vec<MemberId>,
+    },
+    /// A peer cannot be dialled by the side whose part it is.
+    CannotDial {
+        /// Who dialled.
+        from: MemberId,
+        /// Whom.
+        to: MemberId,
+        /// What each address said.
+        cause: String,
+    },
+    /// Two members cannot exchange data.
+    EdgeBroken {
+        /// One end.
+        a: MemberId,
+        /// The other end.
+        b: MemberId,
+    },
+    /// The clock of this process jumped: it was stopped, swapped out, or asleep. (Rule 14)
+    Stalled {
+        /// By how much, in milliseconds.
+        gap_ms: u64,
+    },
+}

@@ -1,0 +1,5 @@
+//! The master machine.
+
+mod io;
+
+pub use io::{MasterInput, MasterOutput};

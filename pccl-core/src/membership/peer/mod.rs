@@ -1,0 +1,5 @@
+//! The peer machine.
+
+mod io;
+
+pub use io::{Answer, MasterLink, OwnAddresses, PeerInput, PeerOutput, Request};
