@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ids::MemberId;
 use crate::types::{DataType, OpKey};
 use crate::wire::control::Stamp;
-use crate::wire::reason::{AbortReason, EvictReason, RefuseReason, WaitsIn};
+use crate::wire::reason::{AbortReason, EvictReason, RefuseReason, RequestCause, WaitsIn};
 
 /// Result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -49,6 +49,12 @@ pub enum Error {
         /// Why.
         reason: RefuseReason,
     },
+    /// Joining was given up before the members had admitted this peer; nothing is left of it.
+    #[error(
+        "gave up joining the run before its members admitted this peer (they do so in \
+         update_topology): {0}"
+    )]
+    NotAdmitted(RequestCause),
     /// This peer is no member any more; `connect` or `update_topology` joins again.
     #[error("this peer was evicted from the run: {0}")]
     Evicted(EvictReason),

@@ -131,6 +131,24 @@ impl ReduceDescriptor {
     pub fn bytes(&self) -> Option<u64> {
         self.count.checked_mul(self.data_type.size() as u64)
     }
+
+    /// Digest of the descriptor and of everything else that decides the bits of the result:
+    /// algorithm, type of the partial sums, version of the arithmetic. What master and neighbours
+    /// compare. (Rules 4 and 10)
+    pub fn digest(&self) -> Digest {
+        let mut bytes = [0u8; 16];
+        let (version, rest) = bytes.split_at_mut(4);
+        version.copy_from_slice(&ARITHMETIC_VERSION.to_le_bytes());
+        let (count, rest) = rest.split_at_mut(8);
+        count.copy_from_slice(&self.count.to_le_bytes());
+        rest.copy_from_slice(&[
+            self.data_type as u8,
+            self.op as u8,
+            Algorithm::Ring as u8,
+            self.data_type.partial() as u8,
+        ]);
+        Digest(twox_hash::XxHash3_128::oneshot(&bytes))
+    }
 }
 
 impl fmt::Display for ReduceDescriptor {

@@ -76,14 +76,17 @@ pub struct AbortRequest {
     pub cause: RequestCause,
 }
 
-/// Which try at which unanimous call. Calls that complete no round are counted by themselves.
+/// Which try at which unanimous call. Calls that complete no round are counted by themselves, from
+/// zero again after every completed round, so that a newcomer knows the count: no query can be
+/// open when a round completes, since every member has voted for the round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct VoteName {
     /// The call. Update and optimise share their counting, the query has its own.
     pub call: UnanimousCall,
-    /// Rounds (of queries: queries) completed before it.
+    /// Rounds completed before it; of queries: queries completed since the last completed round.
     pub round: Round,
-    /// Failed tries at it. (Rule 1)
+    /// Failed tries at it (of queries: at this query). A vote for a try that has failed already is
+    /// answered with its [`Down::Failed`]. (Rule 1)
     pub tries: u32,
 }
 
@@ -109,7 +112,7 @@ pub struct Report {
     pub shown: Epoch,
     /// Rounds completed, as far as it knows; its last round's result is of this round.
     pub round: Round,
-    /// Queries completed, as far as it knows.
+    /// Queries completed since that round, as far as it knows.
     pub queries: Round,
     /// Last verdict it has.
     pub quoted: Serial,

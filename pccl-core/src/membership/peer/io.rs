@@ -16,14 +16,17 @@ use crate::wire::reason::RequestCause;
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum PeerInput {
-    /// The user wants something. Every call is answered by exactly one
-    /// [`PeerOutput::Complete`] with its number.
+    /// The user wants something. Every call is answered exactly once: a use of a key that was
+    /// opened by one [`PeerOutput::Finish`], everything else by one [`PeerOutput::Complete`].
     Call {
         /// Numbered by the driver, never reused.
         call: CallId,
         /// What the user wants.
         request: Request,
-        /// Longest time that the call may take before an abort is asked for.
+        /// Longest time that the call may take before an abort is asked for; time in which the
+        /// master is away does not count. Of a call that joins: longest time until this peer is
+        /// admitted; without one, the first dial of the master that fails ends the call, but
+        /// once registered it waits without limit. (Rule 17)
         limit: Option<Duration>,
     },
     /// The user gives a call up: asks for an abort; the call completes with the verdict. (Rule 5)
@@ -130,17 +133,20 @@ pub enum MasterLink {
 /// Something to do.
 #[derive(Clone, Debug)]
 pub enum PeerOutput {
-    /// Dial the master and say this. An earlier connection, if any, is closed; what was not read
-    /// from it is dropped. (Rule 13)
+    /// Dial the master and say this. An earlier connection, if any, is closed, an earlier dial is
+    /// given up, and nothing of them comes in any more. (Rule 13)
     DialMaster {
         /// First words.
         hello: ControlHello,
     },
     /// Send to the master, on the connection that is open.
     Send(Up),
-    /// Close the connection to the master after what was sent on it has been written.
+    /// Close the connection to the master after what was sent on it has been written, or give up
+    /// dialling it. Nothing of it comes in any more.
     CloseMaster,
-    /// Dial a member, at each of its addresses in turn until one answers.
+    /// Dial a member, at each of its addresses in turn until one answers: one connection. Is
+    /// answered by one [`PeerInput::LaneOpen`] or [`PeerInput::DialFailed`], within the limit of
+    /// a handshake for each address.
     DialPeer {
         /// Whom, where, and what it must prove itself with.
         peer: MemberInfo,
@@ -180,7 +186,8 @@ pub enum PeerOutput {
         /// Own number.
         own: MemberId,
     },
-    /// Fetch and serve state.
+    /// Fetch and serve state. Comes again for the same call when the master changes the plan: what
+    /// has been fetched stays, seeders and readers are replaced.
     StartSync {
         /// The user's call, by which the driver finds the tensors.
         call: CallId,
@@ -198,7 +205,8 @@ pub enum PeerOutput {
         quoted: Serial,
         /// What the master decided; an error if no verdict will come.
         outcome: Result<Outcome, Error>,
-        /// World sizes that hold from now on.
+        /// World sizes that hold from now on (a committed collective leaves them as they are, rule
+        /// 16), and whether newcomers were waiting when the verdict was given.
         stamp: Stamp,
     },
     /// The group is this now: lanes to others than its members carry nothing any more, and OPENs
