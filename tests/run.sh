@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs every test. Needs bash, git, a C compiler, Rust 1.95 with rustfmt and clippy, and CPython 3.10 or newer with
+# pip and venv; sets up the rest itself, under .venv and target. Stops at the first step that fails.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
+
+step() {
+    local name=$1 begin=$SECONDS
+    shift
+    printf '\n== %s: %s\n' "$name" "$*"
+    "$@" || {
+        local status=$?
+        printf '== %s FAILED (exit %s) after %s s\n' "$name" "$status" "$((SECONDS - begin))"
+        exit "$status"
+    }
+    printf '== %s ok, %s s\n' "$name" "$((SECONDS - begin))"
+}
+
+# nextest when it is there (it runs each test in a process of its own and ends those that hang), else cargo's own.
+rust_tests() {
+    if cargo nextest --version >/dev/null 2>&1; then
+        cargo nextest run --profile ci --locked "$@"
+    else
+        cargo test --locked --lib --bins --tests "$@"
+    fi
+}
+
+documentation() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked
+}
+
+step format cargo fmt --all --check
+step lints cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+step rust rust_tests --workspace --all-features
+step doctests cargo test --workspace --doc --all-features --locked
+step documentation documentation
