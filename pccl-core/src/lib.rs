@@ -5,6 +5,7 @@ pub mod config;
 pub mod error;
 pub mod event;
 pub mod ids;
+pub mod kernels;
 pub mod membership;
 mod planted;
 pub mod types;
