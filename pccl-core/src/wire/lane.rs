@@ -12,6 +12,12 @@ use crate::ids::{Digest, Epoch, MemberId, RunId, Serial, Token};
 /// Size of a data frame's header.
 pub const HEADER_BYTES: usize = 48;
 
+/// Most bytes of one data frame's payload: what a receiver must have room for per lane.
+pub const PAYLOAD_LIMIT: u32 = 4 * 1024 * 1024;
+
+/// Most bytes of an [`OpenFrame`]; it has some sixty.
+pub const OPEN_LIMIT: u32 = 512;
+
 /// First words on a connection between members.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerHello {
@@ -79,11 +85,11 @@ pub enum FrameKind {
     Partial = 2,
     /// Part of a finished slice, in the element type.
     Result = 3,
-    /// Room at the receiver: `offset` counts all bytes of partials that the operation's sender
-    /// may have sent on this edge since its start.
+    /// Room at the receiver: partials of `slice` may be sent up to `offset`, counted in bytes of
+    /// the partial type from the slice's start. Only grows.
     Grant = 4,
-    /// Early bytes of operations not yet called have been taken or dropped: gives `offset` bytes
-    /// of the edge's standing credit back.
+    /// Early frames that came on this lane have been taken or dropped: gives `offset` bytes
+    /// (headers counted) of the edge's standing credit back.
     Credit = 5,
     /// The sender closes the lane in good order. Nothing is lost.
     Bye = 6,
@@ -143,6 +149,7 @@ pub struct OpenFrame {
     pub quoted: Serial,
     /// Digest of the descriptor; a difference is reported to the master by both ends.
     pub descriptor: Digest,
-    /// Bytes of partials that the receiver may send at once (see [`FrameKind::Grant`]).
+    /// How far partials of any one slice may be sent at once, as in a [`FrameKind::Grant`]. Does
+    /// not bind the slice that the sender of this frame finishes: its partials need no room.
     pub grant: u64,
 }

@@ -62,6 +62,11 @@ pub enum RequestCause {
         /// What happened with each member that was asked.
         what: String,
     },
+    /// A bug at the member, or its system refused memory.
+    Internal {
+        /// What.
+        what: String,
+    },
 }
 
 impl fmt::Display for RequestCause {
@@ -73,6 +78,7 @@ impl fmt::Display for RequestCause {
             Self::LaneDied { peer, cause } => write!(f, "its lane to {peer} died: {cause}"),
             Self::BadFrame { peer, what } => write!(f, "{peer} sent it a bad frame: {what}"),
             Self::FetchFailed { what } => write!(f, "it could not fetch the state: {what}"),
+            Self::Internal { what } => write!(f, "it could not go on: {what}"),
         }
     }
 }

@@ -1,9 +1,38 @@
 //! What goes into the engine, and what comes out, besides the bytes of its lanes.
 
+use crate::config::Timing;
 use crate::ids::{CallId, Digest, Epoch, LaneId, MemberId, Serial};
 use crate::types::ReduceDescriptor;
 use crate::wire::control::{GroupView, OpName};
 use crate::wire::reason::RequestCause;
+
+/// Settings of an engine.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct EngineConfig {
+    /// Bytes of one data frame's payload at most; rounded to a multiple of 8 and kept between 8
+    /// and [`PAYLOAD_LIMIT`](crate::wire::lane::PAYLOAD_LIMIT).
+    pub segment: u32,
+    /// Whether lanes protect what they carry (TLS, QUIC), so that frames need no checksum.
+    /// (Rule 11)
+    pub protected: bool,
+    /// Heartbeat interval and peer time-out.
+    pub timing: Timing,
+    /// Bytes of scratch lent to operations whose partials are wider than their elements, beyond
+    /// the small room that each of them owns. Default 32 MiB: what a link of 1 Gbit/s with 200 ms
+    /// of round trip has in flight. (Rule 7)
+    pub scratch: u64,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            segment: 256 * 1024,
+            protected: false,
+            timing: Timing::default(),
+            scratch: 32 * 1024 * 1024,
+        }
+    }
+}
 
 /// An all-reduce to run.
 #[derive(Clone, Debug)]
@@ -59,8 +88,14 @@ pub enum EngineEvent {
         /// What is wrong.
         what: String,
     },
-    /// The other end closed the lane in good order.
+    /// The other end closed the lane in good order: nothing more comes from it.
     LaneBye {
+        /// Which.
+        lane: LaneId,
+    },
+    /// What `close_lane` asked for has been handed to the socket: nothing more goes out on the
+    /// lane, and it can be closed.
+    ByeSent {
         /// Which.
         lane: LaneId,
     },

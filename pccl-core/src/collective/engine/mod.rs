@@ -2,4 +2,4 @@
 
 mod io;
 
-pub use io::{EngineEvent, EngineGroup, OpStats, StartReduce};
+pub use io::{EngineConfig, EngineEvent, EngineGroup, OpStats, StartReduce};
