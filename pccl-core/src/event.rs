@@ -81,6 +81,12 @@ pub enum Event {
         /// State of the run at that moment.
         stamp: Stamp,
     },
+    /// The first segment of an operation left for another member (from the engine's event of that
+    /// name): from now on the operation can be half done when this peer dies.
+    FirstSegmentSent {
+        /// Which use.
+        op: OpName,
+    },
     /// A round or query completed.
     Completed {
         /// Which.
