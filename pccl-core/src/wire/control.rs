@@ -280,7 +280,8 @@ pub enum Down {
     Verdict(Verdict),
     /// The own group changed. Lanes follow it at once, users see it with the next verdict.
     Group(GroupView),
-    /// A round or a query is complete.
+    /// A round or a query is complete. To a newcomer: it is admitted; the first of these that it
+    /// gets is that of the round that admitted it, whatever call the round was for. (Rule 15)
     Completed {
         /// Which; `round` is the number before it.
         vote: VoteName,
@@ -312,7 +313,7 @@ pub enum Down {
         /// Who, and what proves them.
         peers: Vec<MemberInfo>,
     },
-    /// The receiver is no member any more.
+    /// The receiver is no member any more, or, before its admission, is turned down.
     Evicted(EvictReason),
     /// Answers [`Up::Leave`]: lanes may be closed.
     Goodbye,
@@ -326,6 +327,13 @@ pub enum Down {
         not_opened: Vec<MemberId>,
         /// Members that have opened it and are not done.
         not_done: Vec<MemberId>,
+    },
+    /// Who a unanimous call waits for. (Rule 17)
+    WaitingForVotes {
+        /// The receiver's vote.
+        vote: VoteName,
+        /// Members that have not voted.
+        missing: Vec<MemberId>,
     },
 }
 
