@@ -8,5 +8,6 @@ pub mod ids;
 pub mod kernels;
 pub mod membership;
 mod planted;
+pub mod state;
 pub mod types;
 pub mod wire;

@@ -197,6 +197,42 @@ pub struct StateOffer {
     pub torn: bool,
 }
 
+impl StateOffer {
+    /// An offer with its tensors in canonical order; refused if two of them share a key.
+    pub fn new(
+        revision: u64,
+        strategy: SyncStrategy,
+        mut entries: Vec<StateEntry>,
+        torn: bool,
+    ) -> Result<Self, DuplicateKey> {
+        entries.sort_by(|a, b| a.key.cmp(&b.key));
+        for pair in entries.windows(2) {
+            if let [a, b] = pair
+                && a.key == b.key
+            {
+                return Err(DuplicateKey(a.key.clone()));
+            }
+        }
+        Ok(Self {
+            revision,
+            strategy,
+            entries,
+            torn,
+        })
+    }
+
+    /// Whether the tensors are sorted by key and no key occurs twice: what [`StateOffer::new`]
+    /// makes, and what has to be checked of an offer that came over the wire.
+    pub fn is_canonical(&self) -> bool {
+        self.entries.is_sorted_by(|a, b| a.key < b.key)
+    }
+}
+
+/// Two tensors of a shared state have the same key.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("two tensors of the shared state have the key {0:?}")]
+pub struct DuplicateKey(pub String);
+
 /// What sort of thing an operation is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum OpKind {
@@ -285,5 +321,54 @@ impl Attributes {
 impl Default for Attributes {
     fn default() -> Self {
         Self::ALONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digest_of_a_descriptor_is_the_golden_one() {
+        let descriptor = ReduceDescriptor {
+            count: 1_000_003,
+            data_type: DataType::BF16,
+            op: ReduceOp::Avg,
+        };
+        assert_eq!(
+            (ARITHMETIC_VERSION, descriptor.digest().0),
+            (1, 0x88ddca9f_3e1a078d_e5bcf3b6_5cf2593c),
+        );
+    }
+
+    fn entry(key: &str) -> StateEntry {
+        StateEntry {
+            key: key.to_owned(),
+            data_type: DataType::U8,
+            count: 1,
+            allow_content_inequality: false,
+            digest: Digest(0),
+        }
+    }
+
+    #[test]
+    fn an_offer_is_sorted_by_key() {
+        let entries = vec![entry("b"), entry("a"), entry("c")];
+        let offer = StateOffer::new(0, SyncStrategy::EnforcePopular, entries, false).unwrap();
+        assert_eq!(offer.entries, [entry("a"), entry("b"), entry("c")]);
+        assert!(offer.is_canonical());
+    }
+
+    #[test]
+    fn an_offer_with_a_key_twice_is_refused() {
+        let entries = vec![entry("b"), entry("a"), entry("b")];
+        let mut offer =
+            StateOffer::new(0, SyncStrategy::SendOnly, vec![entry("b")], false).unwrap();
+        assert_eq!(
+            StateOffer::new(0, SyncStrategy::SendOnly, entries, false),
+            Err(DuplicateKey("b".to_owned()))
+        );
+        offer.entries.push(entry("b"));
+        assert!(!offer.is_canonical());
     }
 }

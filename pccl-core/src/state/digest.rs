@@ -1,0 +1,164 @@
+//! Digests of tensors: a tree of one level, so that chunks can be digested in parallel, fetched
+//! from different members, and verified one by one.
+
+use std::ops::Range;
+
+use twox_hash::XxHash3_128;
+
+use crate::ids::Digest;
+use crate::types::DataType;
+
+/// Bytes of a chunk; the last one of a tensor may be shorter. Small enough that verifying one is
+/// quick and losing one is cheap, large enough that a request per chunk costs nothing.
+pub const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Digests of one tensor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorDigest {
+    /// Stands for content, data type and number of elements.
+    pub root: Digest,
+    /// One per chunk, in order.
+    pub chunks: Vec<Digest>,
+}
+
+/// Digests of a tensor of `count` elements in `bytes`, computed by the calling thread alone.
+///
+/// Whoever has threads to spare computes [`chunk_digest`]s in parallel, and then the [`root`].
+pub fn digest_tensor(data_type: DataType, count: u64, bytes: &[u8]) -> TensorDigest {
+    let chunks: Vec<Digest> = bytes
+        .chunks(CHUNK_BYTES as usize)
+        .map(chunk_digest)
+        .collect();
+    TensorDigest {
+        root: root(data_type, count, &chunks),
+        chunks,
+    }
+}
+
+/// Digest of one chunk.
+pub fn chunk_digest(bytes: &[u8]) -> Digest {
+    Digest(XxHash3_128::oneshot(bytes))
+}
+
+/// Digest over the digests of all chunks of a tensor, its data type and number of elements.
+pub fn root(data_type: DataType, count: u64, chunks: &[Digest]) -> Digest {
+    let mut hasher = XxHash3_128::new();
+    hasher.write(DOMAIN);
+    hasher.write(&[data_type as u8]);
+    hasher.write(&count.to_le_bytes());
+    for chunk in chunks {
+        hasher.write(&chunk.0.to_le_bytes());
+    }
+    Digest(hasher.finish_128())
+}
+
+/// Number of chunks of a tensor of so many bytes.
+pub fn chunk_count(bytes: u64) -> u64 {
+    bytes.div_ceil(CHUNK_BYTES)
+}
+
+/// Where in a tensor of so many bytes a chunk lies; `None` if it has no such chunk.
+pub fn chunk_range(bytes: u64, chunk: u64) -> Option<Range<u64>> {
+    let start = chunk.checked_mul(CHUNK_BYTES)?;
+    (start < bytes).then(|| start..bytes.min(start.saturating_add(CHUNK_BYTES)))
+}
+
+/// Sets roots apart from digests of anything else.
+const DOMAIN: &[u8] = b"pccl tensor 1";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CHUNK: usize = CHUNK_BYTES as usize;
+
+    fn ramp(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
+    }
+
+    #[test]
+    fn roots_are_the_golden_ones() {
+        let root_of =
+            |t: DataType, len: usize| digest_tensor(t, (len / t.size()) as u64, &ramp(len)).root.0;
+        let golden = [
+            (DataType::U8, 0, 0x88c26b40_edce60c0_a73acb91_076e7427),
+            (DataType::F32, 0, 0x6006f1fb_ae68e09a_ef332700_26f37cef),
+            (DataType::U8, 1, 0x4b48422b_4a3ce90b_22f3d79f_3eba2c37),
+            (DataType::BF16, 4096, 0xa0884c07_43fb9cf7_4397299e_ed2757b2),
+            (DataType::F64, CHUNK, 0xd00b8ccd_971ce007_e6c1dbd4_0e256c7f),
+            (
+                DataType::F32,
+                CHUNK * 2 + 4,
+                0x139f571c_7a9d9175_685d37e0_03c1faa5,
+            ),
+        ];
+        for (t, len, expected) in golden {
+            assert_eq!(root_of(t, len), expected, "{t:?} of {len} bytes");
+        }
+    }
+
+    #[test]
+    fn chunks_put_together_are_the_tensor() {
+        for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK] {
+            let bytes = ramp(len);
+            let whole = digest_tensor(DataType::U8, len as u64, &bytes);
+            let parts: Vec<Digest> = (0..chunk_count(len as u64))
+                .map(|i| chunk_range(len as u64, i).unwrap())
+                .map(|r| chunk_digest(&bytes[r.start as usize..r.end as usize]))
+                .collect();
+            assert_eq!(whole.chunks, parts, "{len} bytes");
+            assert_eq!(whole.root, root(DataType::U8, len as u64, &parts));
+            assert_eq!(chunk_range(len as u64, chunk_count(len as u64)), None);
+        }
+    }
+
+    #[test]
+    fn no_chunk_lies_beyond_the_largest_tensor() {
+        assert_eq!(chunk_range(u64::MAX, u64::MAX), None);
+        let last = chunk_count(u64::MAX) - 1;
+        assert_eq!(
+            chunk_range(u64::MAX, last),
+            Some(last * CHUNK_BYTES..u64::MAX)
+        );
+    }
+
+    #[test]
+    fn type_and_length_are_part_of_the_digest() {
+        let bytes = [0u8; 8];
+        let roots = [
+            digest_tensor(DataType::U8, 8, &bytes).root,
+            digest_tensor(DataType::I8, 8, &bytes).root,
+            digest_tensor(DataType::F32, 2, &bytes).root,
+            digest_tensor(DataType::I32, 2, &bytes).root,
+            digest_tensor(DataType::U8, 7, &bytes[..7]).root,
+            digest_tensor(DataType::U8, 0, &[]).root,
+            digest_tensor(DataType::F32, 0, &[]).root,
+        ];
+        for (i, root) in roots.iter().enumerate() {
+            assert!(!roots[..i].contains(root), "{i}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn any_changed_byte_changes_the_root_and_one_chunk(
+            len in 1..CHUNK * 2 + 100,
+            at in any::<prop::sample::Index>(),
+            flip in 1..=255u8,
+        ) {
+            let mut bytes = ramp(len);
+            let before = digest_tensor(DataType::U8, len as u64, &bytes);
+            let at = at.index(len);
+            bytes[at] ^= flip;
+            let after = digest_tensor(DataType::U8, len as u64, &bytes);
+            prop_assert_ne!(before.root, after.root);
+            for (i, (b, a)) in before.chunks.iter().zip(&after.chunks).enumerate() {
+                prop_assert_eq!(b == a, i != at / CHUNK);
+            }
+        }
+    }
+}

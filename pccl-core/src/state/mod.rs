@@ -1,0 +1,3 @@
+//! The shared state: digests of tensors, and who fetches what from whom.
+
+pub mod digest;
