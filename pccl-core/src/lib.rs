@@ -9,5 +9,6 @@ pub mod kernels;
 pub mod membership;
 mod planted;
 pub mod state;
+mod transport;
 pub mod types;
 pub mod wire;

@@ -310,6 +310,20 @@ impl Decoder {
         }
     }
 
+    /// Bytes without which the next frame cannot be whole; zero if it is, or is none. For readers
+    /// that must not take what follows it from the connection.
+    pub fn missing(&self) -> usize {
+        let rest = self.rest();
+        let Some([l0, l1, l2, l3, ..]) = rest.first_chunk::<FRAME_HEADER_BYTES>() else {
+            return FRAME_HEADER_BYTES - rest.len();
+        };
+        let length = u32::from_le_bytes([*l0, *l1, *l2, *l3]) as usize;
+        if length > self.limit {
+            return 0;
+        }
+        (FRAME_HEADER_BYTES + length).saturating_sub(rest.len())
+    }
+
     /// Whether bytes are left that no frame has been made of.
     pub fn is_empty(&self) -> bool {
         self.rest().is_empty()

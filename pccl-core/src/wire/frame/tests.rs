@@ -354,6 +354,31 @@ fn what_follows_the_framed_part_is_not_lost() {
 }
 
 #[test]
+fn a_reader_that_takes_what_is_missing_takes_one_frame() {
+    let stream = frames().concat();
+    let mut decoder = Decoder::new(FRAME_LIMIT);
+    let (mut at, mut got) = (0, 0);
+    while at < stream.len() {
+        let want = decoder.missing();
+        assert!(want > 0);
+        // At most half of it at a time.
+        let end = at + want.div_ceil(2);
+        decoder.feed(&stream[at..end]);
+        at = end;
+        if decoder.missing() == 0 {
+            assert!(decoder.frame().unwrap().is_some());
+            assert!(decoder.is_empty());
+            got += 1;
+        }
+    }
+    assert_eq!(got, frames().len());
+    let mut decoder = Decoder::new(10);
+    decoder.feed(&[0xFF; 8]);
+    assert_eq!(decoder.missing(), 0);
+    assert!(decoder.frame().is_err());
+}
+
+#[test]
 fn a_large_frame_does_not_keep_its_room() {
     let mut decoder = Decoder::new(FRAME_LIMIT);
     decoder.feed(&encode(&"x".repeat(1 << 20), FRAME_LIMIT).unwrap());

@@ -1,0 +1,9 @@
+//! Sockets: their options, and how connections between members open.
+//!
+//! Nothing above this module and [`crate::runtime`] names a socket type.
+
+pub(crate) mod admission;
+pub(crate) mod handshake;
+pub(crate) mod listener;
+pub(crate) mod slots;
+pub(crate) mod sockopt;
