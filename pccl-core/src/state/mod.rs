@@ -1,3 +1,4 @@
 //! The shared state: digests of tensors, and who fetches what from whom.
 
 pub mod digest;
+pub mod election;
