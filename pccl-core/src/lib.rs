@@ -9,6 +9,8 @@ pub mod kernels;
 pub mod membership;
 mod planted;
 pub mod state;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod transport;
 pub mod types;
 pub mod wire;

@@ -5,5 +5,7 @@
 pub(crate) mod admission;
 pub(crate) mod handshake;
 pub(crate) mod listener;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod relay;
 pub(crate) mod slots;
 pub(crate) mod sockopt;

@@ -1,0 +1,3 @@
+//! Tools for tests, those of other crates too.
+
+pub use crate::transport::relay::{Relay, Rules};
