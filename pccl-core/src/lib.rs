@@ -11,6 +11,7 @@ mod planted;
 pub mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod topology;
 mod transport;
 pub mod types;
 pub mod wire;

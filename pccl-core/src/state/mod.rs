@@ -2,5 +2,3 @@
 
 pub mod digest;
 pub mod election;
-pub mod ledger;
-pub mod shared;

@@ -1,0 +1,184 @@
+//! What the master knows of one member or newcomer, and of those that are gone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::uses::UseId;
+use crate::ids::{ConnId, MemberId, PeerGroup, Serial, Time, Token};
+use crate::wire::control::{MemberInfo, Registration};
+use crate::wire::reason::EvictReason;
+
+/// Longest name kept, in characters: enough for a host and a process, short enough for every
+/// message that carries it.
+const NAME_LIMIT: usize = 128;
+
+/// Most addresses kept of those that a peer announces; each costs a dialler a time-out.
+const ADDRESS_LIMIT: usize = 8;
+
+/// Round trip assumed while none has been measured: between continents.
+const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
+
+/// Samples over which the least round trip is taken; an older one is forgotten after as many
+/// again, so that a longer route is noticed.
+const ROUND_TRIP_WINDOW: u32 = 16;
+
+/// Departed members whose reason is remembered, to be told when they come back.
+const DEPARTED_LIMIT: usize = 1_024;
+
+/// A member, or a newcomer.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) group: PeerGroup,
+    pub(super) name: String,
+    announced: Vec<SocketAddr>,
+    seen: SocketAddr,
+    pub(super) token: Token,
+    pub(super) accepted: bool,
+    /// The control connection; none while it is away.
+    pub(super) conn: Option<ConnId>,
+    /// Last sign of life.
+    pub(super) heard: Time,
+    /// Since when it has no connection.
+    pub(super) away: Option<Time>,
+    /// Members whose lanes to it all closed, and when they said so.
+    pub(super) closed_by: BTreeMap<MemberId, Time>,
+    /// Members about which it has said so.
+    pub(super) reported: BTreeSet<MemberId>,
+    /// Other ends of the edges that the table of edges has.
+    pub(super) edges: BTreeSet<MemberId>,
+    /// Whom it was last told to expect.
+    pub(super) expected: BTreeSet<MemberId>,
+    /// Verdicts that it was sent, each with what it must quote to acknowledge it.
+    pub(super) unacked: BTreeSet<(Serial, UseId)>,
+    pub(super) round_trip: RoundTrip,
+}
+
+impl Node {
+    pub(super) fn new(
+        registration: Registration,
+        remote: SocketAddr,
+        token: Token,
+        conn: ConnId,
+        now: Time,
+    ) -> Self {
+        let mut announced = registration.addresses;
+        announced.truncate(ADDRESS_LIMIT);
+        Self {
+            group: registration.group,
+            name: registration.name.chars().take(NAME_LIMIT).collect(),
+            announced,
+            seen: SocketAddr::new(remote.ip(), registration.port),
+            token,
+            accepted: false,
+            conn: Some(conn),
+            heard: now,
+            away: None,
+            closed_by: BTreeMap::new(),
+            reported: BTreeSet::new(),
+            edges: BTreeSet::new(),
+            expected: BTreeSet::new(),
+            unacked: BTreeSet::new(),
+            round_trip: RoundTrip::default(),
+        }
+    }
+
+    /// As others are told of it: what it announced, then where it is seen.
+    pub(super) fn info(&self, id: MemberId) -> MemberInfo {
+        let mut addresses = self.announced.clone();
+        if !addresses.contains(&self.seen) {
+            addresses.push(self.seen);
+        }
+        MemberInfo {
+            id,
+            name: self.name.clone(),
+            addresses,
+            token: self.token,
+        }
+    }
+
+    /// Where its control connection comes from now. Returns whether that is another address.
+    pub(super) fn moved_to(&mut self, ip: IpAddr) -> bool {
+        let moved = self.seen.ip() != ip;
+        self.seen.set_ip(ip);
+        moved
+    }
+
+    /// Its name with its address, for people.
+    pub(super) fn label(&self) -> String {
+        match self.name.is_empty() {
+            true => format!("at {}", self.seen),
+            false => format!("{} at {}", self.name, self.seen),
+        }
+    }
+}
+
+/// Estimate of a member's round trip, from how long its acknowledgements take. These include what
+/// it does in between, so the least of the last samples counts: an estimate that errs upwards
+/// makes the loss of a dead member a little later, never that of a live one sooner.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrip {
+    probe: Option<(Serial, Time)>,
+    least: Option<Duration>,
+    window: Option<Duration>,
+    samples: u32,
+}
+
+impl RoundTrip {
+    /// A verdict was sent.
+    pub(super) fn sent(&mut self, serial: Serial, now: Time) {
+        self.probe.get_or_insert((serial, now));
+    }
+
+    /// A verdict was acknowledged.
+    pub(super) fn acknowledged(&mut self, quoted: Serial, now: Time) {
+        let Some((serial, at)) = self.probe else {
+            return;
+        };
+        if quoted < serial {
+            return;
+        }
+        self.probe = None;
+        let sample = now.since(at);
+        self.window = Some(self.window.map_or(sample, |w| w.min(sample)));
+        self.least = Some(self.least.map_or(sample, |l| l.min(sample)));
+        self.samples += 1;
+        if self.samples >= ROUND_TRIP_WINDOW {
+            self.samples = 0;
+            self.least = self.window.take();
+        }
+    }
+
+    /// The connection is another one; what was sent may be lost.
+    pub(super) fn restart(&mut self) {
+        self.probe = None;
+    }
+
+    pub(super) fn estimate(&self) -> Duration {
+        self.least.unwrap_or(ROUND_TRIP_UNKNOWN)
+    }
+}
+
+/// Why those that are gone are gone, for when they come back.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    entries: VecDeque<(MemberId, Token, EvictReason)>,
+}
+
+impl Departed {
+    pub(super) fn add(&mut self, id: MemberId, token: Token, reason: EvictReason) {
+        if self.entries.len() >= DEPARTED_LIMIT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back((id, token, reason));
+    }
+
+    /// What to tell whoever says it is `id`. The reason is for who can prove it.
+    pub(super) fn reason(&self, id: MemberId, token: Token) -> EvictReason {
+        self.entries
+            .iter()
+            .rev()
+            .find(|(i, t, _)| *i == id && *t == token)
+            .map_or(EvictReason::UnknownMember, |(_, _, reason)| reason.clone())
+    }
+}

@@ -1,0 +1,186 @@
+//! Synchronisations: the election when all have offered, and who fails alone. (Rules 21, 22)
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Master;
+use super::loss::Departure;
+use super::uses::{Content, UseId};
+use crate::ids::{MemberId, PeerGroup, Token};
+use crate::state::election::{Election, SyncVerdict, elect};
+use crate::types::StateOffer;
+use crate::wire::control::{Down, FetchEntry, SyncPlan};
+use crate::wire::reason::{AbortReason, EvictReason};
+
+/// Most different reasons that an abort quotes when no state can be elected.
+const REASONS_QUOTED: usize = 8;
+
+impl Master {
+    /// A member offers its state. One that comes back gets its plan again.
+    pub(super) fn offer(
+        &mut self,
+        group: PeerGroup,
+        use_id: UseId,
+        id: MemberId,
+        offer: StateOffer,
+    ) {
+        let Some(entry) = self.use_mut(group, use_id) else {
+            return;
+        };
+        let Content::Sync { offers, plans } = &mut entry.content else {
+            return;
+        };
+        match plans {
+            None => _ = offers.insert(id, offer),
+            Some(plans) => {
+                if let Some(plan) = plans.get(&id).cloned() {
+                    self.send(id, Down::SyncPlan(plan));
+                }
+            }
+        }
+    }
+
+    /// Elects the state once all members of the group have offered theirs.
+    pub(super) fn elect(&mut self, number: PeerGroup, use_id: UseId) {
+        let Some(group) = self.groups.get(&number) else {
+            return;
+        };
+        let Some(entry) = group.uses.get(use_id) else {
+            return;
+        };
+        let Content::Sync {
+            offers,
+            plans: None,
+        } = &entry.content
+        else {
+            return;
+        };
+        if offers.len() < group.ring.len() {
+            return;
+        }
+        let election = elect(group.expected_revision, offers);
+        let Some(revision) = election.revision else {
+            let what = quoted(&election.verdicts);
+            return self.abort(number, use_id, AbortReason::State { what });
+        };
+        let (plans, failing) = self.plans(number, use_id, revision, election);
+        for (id, plan) in &plans {
+            self.send(*id, Down::SyncPlan(plan.clone()));
+        }
+        if let Some(entry) = self.use_mut(number, use_id) {
+            entry.content = Content::Sync {
+                offers: BTreeMap::new(),
+                plans: Some(plans),
+            };
+        }
+        if !failing.is_empty() {
+            self.fail_alone(number, use_id, failing);
+        }
+    }
+
+    /// Whether a synchronisation has been elected and is being carried out.
+    pub(super) fn is_planned(&self, group: PeerGroup, use_id: UseId) -> bool {
+        let entry = self.groups.get(&group).and_then(|g| g.uses.get(use_id));
+        entry.is_some_and(|e| matches!(e.content, Content::Sync { plans: Some(_), .. }))
+    }
+
+    /// Members fail and leave the group; the synchronisation goes on for the others.
+    pub(super) fn fail_alone(
+        &mut self,
+        group: PeerGroup,
+        use_id: UseId,
+        failing: Vec<(MemberId, EvictReason)>,
+    ) {
+        let failing = failing
+            .into_iter()
+            .map(|(id, reason)| (id, Departure::Evicted(reason)));
+        debug_assert!(self.groups.contains_key(&group));
+        self.lose(failing.collect(), Some(use_id));
+    }
+
+    /// A synchronisation commits: what the next one expects follows from it. (Rule 22)
+    pub(super) fn synchronised(&mut self, number: PeerGroup, use_id: UseId) {
+        let Some(group) = self.groups.get_mut(&number) else {
+            return;
+        };
+        let plan = group
+            .uses
+            .get(use_id)
+            .and_then(|entry| match &entry.content {
+                Content::Sync {
+                    plans: Some(plans), ..
+                } => plans.values().next(),
+                _ => None,
+            });
+        if let Some(plan) = plan {
+            group.expected_revision = Some(plan.revision.saturating_add(1));
+        }
+    }
+
+    /// What each member has to do, and who fails.
+    fn plans(
+        &self,
+        number: PeerGroup,
+        use_id: UseId,
+        revision: u64,
+        election: Election,
+    ) -> (BTreeMap<MemberId, SyncPlan>, Vec<(MemberId, EvictReason)>) {
+        let mut plans = BTreeMap::new();
+        let mut failing = Vec::new();
+        let entry = self.groups.get(&number).and_then(|g| g.uses.get(use_id));
+        let Some(entry) = entry else {
+            return (plans, failing);
+        };
+        let fetches = |verdict: &SyncVerdict| matches!(verdict, SyncVerdict::Fetch { .. });
+        let readers = election
+            .verdicts
+            .iter()
+            .filter(|(_, verdict)| fetches(verdict));
+        let readers: Vec<(MemberId, Token)> = readers
+            .filter_map(|(id, _)| Some((*id, self.nodes.get(id)?.token)))
+            .collect();
+        let seeders = self.infos(election.seeders.iter().copied());
+        let serving: BTreeSet<MemberId> = election.seeders.iter().copied().collect();
+        for (id, verdict) in election.verdicts {
+            let fetch: Vec<FetchEntry> = match verdict {
+                SyncVerdict::UpToDate { .. } => Vec::new(),
+                SyncVerdict::Fetch { keys, .. } => keys,
+                SyncVerdict::Fail { what } => {
+                    failing.push((id, EvictReason::State { what }));
+                    continue;
+                }
+            };
+            let plan = SyncPlan {
+                op: entry.name,
+                quoted: entry.opened.get(&id).copied().unwrap_or_default(),
+                revision,
+                seeders: match fetch.is_empty() {
+                    true => Vec::new(),
+                    false => seeders.clone(),
+                },
+                fetch,
+                readers: match serving.contains(&id) {
+                    true => readers.clone(),
+                    false => Vec::new(),
+                },
+            };
+            plans.insert(id, plan);
+        }
+        (plans, failing)
+    }
+}
+
+/// Why nobody's state can be elected, once per reason.
+fn quoted(verdicts: &BTreeMap<MemberId, SyncVerdict>) -> String {
+    let mut reasons = BTreeMap::<&str, Vec<MemberId>>::new();
+    for (id, verdict) in verdicts {
+        if let SyncVerdict::Fail { what } = verdict {
+            reasons.entry(what).or_default().push(*id);
+        }
+    }
+    let mut text = String::from("no state can be elected");
+    for (what, who) in reasons.into_iter().take(REASONS_QUOTED) {
+        let who = super::few(who);
+        text.push_str(&format!("; {who:?}: {what}"));
+    }
+    text
+}
