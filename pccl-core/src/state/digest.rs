@@ -52,6 +52,23 @@ pub fn root(data_type: DataType, count: u64, chunks: &[Digest]) -> Digest {
     Digest(hasher.finish_128())
 }
 
+/// Digest of a whole state: of its revision, and of all tensors that must be equal, by key. What
+/// members that have synchronised compare.
+pub fn state_digest<'k>(
+    revision: u64,
+    tensors: impl IntoIterator<Item = (&'k str, Digest)>,
+) -> Digest {
+    let mut hasher = XxHash3_128::new();
+    hasher.write(STATE_DOMAIN);
+    hasher.write(&revision.to_le_bytes());
+    for (key, digest) in tensors {
+        hasher.write(&(key.len() as u64).to_le_bytes());
+        hasher.write(key.as_bytes());
+        hasher.write(&digest.0.to_le_bytes());
+    }
+    Digest(hasher.finish_128())
+}
+
 /// Number of chunks of a tensor of so many bytes.
 pub fn chunk_count(bytes: u64) -> u64 {
     bytes.div_ceil(CHUNK_BYTES)
@@ -65,6 +82,9 @@ pub fn chunk_range(bytes: u64, chunk: u64) -> Option<Range<u64>> {
 
 /// Sets roots apart from digests of anything else.
 const DOMAIN: &[u8] = b"pccl tensor 1";
+
+/// Sets digests of states apart from digests of anything else.
+const STATE_DOMAIN: &[u8] = b"pccl state 1";
 
 #[cfg(test)]
 mod tests {
@@ -138,6 +158,23 @@ mod tests {
         ];
         for (i, root) in roots.iter().enumerate() {
             assert!(!roots[..i].contains(root), "{i}");
+        }
+    }
+
+    #[test]
+    fn revision_and_keys_are_part_of_a_states_digest() {
+        let (a, b) = (Digest(1), Digest(2));
+        let digests = [
+            state_digest(1, []),
+            state_digest(2, []),
+            state_digest(1, [("x", a)]),
+            state_digest(1, [("x", b)]),
+            state_digest(1, [("y", a)]),
+            state_digest(1, [("x", a), ("y", b)]),
+            state_digest(1, [("x", b), ("y", a)]),
+        ];
+        for (i, digest) in digests.iter().enumerate() {
+            assert!(!digests[..i].contains(digest), "{i}");
         }
     }
 

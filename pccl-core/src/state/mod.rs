@@ -2,3 +2,5 @@
 
 pub mod digest;
 pub mod election;
+pub mod ledger;
+pub mod shared;

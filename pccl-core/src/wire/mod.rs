@@ -4,3 +4,4 @@ pub mod control;
 pub mod frame;
 pub mod lane;
 pub mod reason;
+pub mod state;

@@ -1,0 +1,303 @@
+//! Which chunk of the shared state comes from whom. Pure: whoever fetches asks what to fetch next,
+//! and says what came of it.
+//!
+//! Chunks that are right already are not fetched: a fetch that broke off goes on where it was. A
+//! tensor whose content may differ among members comes from one of them as a whole.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::digest::{chunk_count, root};
+use crate::ids::{Digest, MemberId};
+use crate::types::DataType;
+use crate::wire::state::{CHUNKS_PER_REQUEST, DIGESTS_PER_REQUEST};
+
+/// A tensor to fetch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Element type.
+    pub data_type: DataType,
+    /// Number of elements.
+    pub count: u64,
+    /// Digest that it must have; none where members may differ.
+    pub expected: Option<Digest>,
+    /// Digests of its chunks as they are.
+    pub own: Vec<Digest>,
+}
+
+/// What to do next with a seeder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Ask for digests of chunks; answered by [`Ledger::listed`].
+    List {
+        /// Which tensor, in the order given to [`Ledger::new`].
+        tensor: usize,
+        /// First chunk.
+        first: u64,
+        /// How many.
+        count: u32,
+    },
+    /// Ask for chunks; each answered by [`Ledger::check`] and [`Ledger::stored`].
+    Chunks {
+        /// Which tensor.
+        tensor: usize,
+        /// First chunk.
+        first: u64,
+        /// How many.
+        count: u32,
+    },
+    /// Others have what is left; ask again when something has changed.
+    Wait,
+    /// All is there.
+    Finished,
+}
+
+/// State of a fetch.
+#[derive(Debug)]
+pub struct Ledger {
+    tensors: Vec<Tensor>,
+}
+
+#[derive(Debug)]
+struct Tensor {
+    wanted: Wanted,
+    chunks: u64,
+    list: List,
+    /// Runs of chunks that nobody has been asked for: first and end.
+    open: VecDeque<(u64, u64)>,
+    /// Chunks that somebody has been asked for.
+    asked: BTreeMap<u64, MemberId>,
+    /// Who gives all of it, where members may differ.
+    source: Option<MemberId>,
+}
+
+#[derive(Debug)]
+enum List {
+    /// Nobody has been asked.
+    Open,
+    /// A seeder gives it, and has given this much; whether the next page is under way.
+    Coming(MemberId, Vec<Digest>, bool),
+    /// It is here, and fits what is expected.
+    Known(Vec<Digest>),
+}
+
+impl Ledger {
+    /// Nothing has been fetched yet.
+    pub fn new(wanted: Vec<Wanted>) -> Self {
+        let tensors = wanted.into_iter().map(Tensor::new).collect();
+        Self { tensors }
+    }
+
+    /// What to ask a seeder for next. What is given out is not given to another one before
+    /// [`Ledger::lost`].
+    pub fn next(&mut self, seeder: MemberId) -> Step {
+        let mut finished = true;
+        for (index, tensor) in self.tensors.iter_mut().enumerate() {
+            if tensor.is_complete() {
+                continue;
+            }
+            finished = false;
+            if let Some(step) = tensor.next(index, seeder) {
+                return step;
+            }
+        }
+        if finished { Step::Finished } else { Step::Wait }
+    }
+
+    /// A page of digests came from a seeder. An error says why it is of no use; the seeder is to
+    /// be given up.
+    pub fn listed(
+        &mut self,
+        seeder: MemberId,
+        tensor: usize,
+        page: &[Digest],
+    ) -> Result<(), String> {
+        match self.tensors.get_mut(tensor) {
+            Some(tensor) => tensor.listed(seeder, page),
+            None => Err("digests of a tensor that nobody asked for".into()),
+        }
+    }
+
+    /// Whether a chunk, as it came from a seeder, is what it has to be.
+    pub fn check(&self, tensor: usize, chunk: u64, digest: Digest) -> bool {
+        let known = self.tensors.get(tensor).and_then(|t| t.known(chunk));
+        known == Some(digest)
+    }
+
+    /// A chunk is in its place.
+    pub fn stored(&mut self, tensor: usize, chunk: u64) {
+        if let Some(tensor) = self.tensors.get_mut(tensor)
+            && tensor.asked.remove(&chunk).is_some()
+        {
+            tensor.note(chunk);
+        }
+    }
+
+    /// A seeder is given up: what it was asked for is to be had from others.
+    pub fn lost(&mut self, seeder: MemberId) {
+        for tensor in &mut self.tensors {
+            tensor.lost(seeder);
+        }
+    }
+
+    /// Whether all is there.
+    pub fn is_complete(&self) -> bool {
+        self.tensors.iter().all(Tensor::is_complete)
+    }
+}
+
+impl Tensor {
+    fn new(wanted: Wanted) -> Self {
+        let bytes = wanted.count.saturating_mul(wanted.data_type.size() as u64);
+        let chunks = chunk_count(bytes);
+        let list = if chunks == 0 {
+            List::Known(Vec::new())
+        } else {
+            List::Open
+        };
+        Self {
+            wanted,
+            chunks,
+            list,
+            open: VecDeque::new(),
+            asked: BTreeMap::new(),
+            source: None,
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        matches!(self.list, List::Known(_)) && self.open.is_empty() && self.asked.is_empty()
+    }
+
+    fn next(&mut self, index: usize, seeder: MemberId) -> Option<Step> {
+        if self.wanted.expected.is_none() && self.source.is_some_and(|s| s != seeder) {
+            return None;
+        }
+        match &mut self.list {
+            List::Open => {
+                self.list = List::Coming(seeder, Vec::new(), true);
+                self.source = Some(seeder);
+                Some(self.page(index, 0))
+            }
+            List::Coming(from, digests, under_way) => {
+                if *from != seeder || *under_way {
+                    return None;
+                }
+                *under_way = true;
+                let first = digests.len() as u64;
+                Some(self.page(index, first))
+            }
+            List::Known(_) => {
+                let (first, end) = self.open.front_mut()?;
+                let (start, count) = (*first, (*end - *first).min(CHUNKS_PER_REQUEST.into()));
+                *first += count;
+                if first == end {
+                    self.open.pop_front();
+                }
+                let asked = (start..start + count).map(|chunk| (chunk, seeder));
+                self.asked.extend(asked);
+                Some(Step::Chunks {
+                    tensor: index,
+                    first: start,
+                    count: count as u32,
+                })
+            }
+        }
+    }
+
+    fn page(&self, tensor: usize, first: u64) -> Step {
+        let count = (self.chunks - first).min(DIGESTS_PER_REQUEST.into()) as u32;
+        Step::List {
+            tensor,
+            first,
+            count,
+        }
+    }
+
+    fn listed(&mut self, seeder: MemberId, page: &[Digest]) -> Result<(), String> {
+        let List::Coming(from, digests, under_way) = &mut self.list else {
+            return Err("digests that nobody asked for".into());
+        };
+        let left = self.chunks - digests.len() as u64;
+        if *from != seeder || page.len() as u64 != left.min(DIGESTS_PER_REQUEST.into()) {
+            return Err(format!(
+                "{} digests of chunks where {left} are left",
+                page.len()
+            ));
+        }
+        *under_way = false;
+        digests.extend_from_slice(page);
+        if (digests.len() as u64) < self.chunks {
+            return Ok(());
+        }
+        let Wanted {
+            data_type,
+            count,
+            expected,
+            ..
+        } = self.wanted;
+        if expected.is_some_and(|e| e != root(data_type, count, digests)) {
+            return Err("its digests of chunks are not those of the elected content".into());
+        }
+        let digests = std::mem::take(digests);
+        for (chunk, digest) in digests.iter().enumerate() {
+            if self.wanted.own.get(chunk) != Some(digest) {
+                add(&mut self.open, chunk as u64);
+            }
+        }
+        self.list = List::Known(digests);
+        Ok(())
+    }
+
+    fn known(&self, chunk: u64) -> Option<Digest> {
+        match &self.list {
+            List::Known(digests) => digests.get(usize::try_from(chunk).ok()?).copied(),
+            _ => None,
+        }
+    }
+
+    /// The content of a chunk is now what the list says.
+    fn note(&mut self, chunk: u64) {
+        let known = self.known(chunk);
+        let own = usize::try_from(chunk).ok();
+        let own = own.and_then(|chunk| self.wanted.own.get_mut(chunk));
+        if let (Some(own), Some(known)) = (own, known) {
+            *own = known;
+        }
+    }
+
+    fn lost(&mut self, seeder: MemberId) {
+        if matches!(self.list, List::Coming(from, ..) if from == seeder) {
+            self.list = List::Open;
+        }
+        let mut back = Vec::new();
+        self.asked.retain(|chunk, from| {
+            let stays = *from != seeder;
+            if !stays {
+                back.push(*chunk);
+            }
+            stays
+        });
+        for chunk in back {
+            add(&mut self.open, chunk);
+        }
+        if self.source == Some(seeder) && !self.is_complete() {
+            self.source = None;
+            if self.wanted.expected.is_none() {
+                // The next one's content may be another: its list says what of this one's is right.
+                self.list = List::Open;
+                self.open.clear();
+            }
+        }
+    }
+}
+
+/// Adds a chunk to the last run that it continues, or as a run of its own.
+fn add(open: &mut VecDeque<(u64, u64)>, chunk: u64) {
+    match open.back_mut() {
+        Some((_, end)) if *end == chunk => *end += 1,
+        _ => open.push_back((chunk, chunk + 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

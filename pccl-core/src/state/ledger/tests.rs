@@ -1,0 +1,207 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::state::digest::{CHUNK_BYTES, digest_tensor};
+
+const A: MemberId = MemberId(1);
+const B: MemberId = MemberId(2);
+
+fn content(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 4096) as u8 ^ seed).collect()
+}
+
+fn chunks_of(bytes: &[u8]) -> Vec<Digest> {
+    digest_tensor(DataType::U8, bytes.len() as u64, bytes).chunks
+}
+
+fn wanted(own: &[u8], elected: Option<&[u8]>) -> Wanted {
+    let expected = elected.map(|e| digest_tensor(DataType::U8, e.len() as u64, e).root);
+    Wanted {
+        data_type: DataType::U8,
+        count: own.len() as u64,
+        expected,
+        own: chunks_of(own),
+    }
+}
+
+/// Carries one step out against a seeder that holds `content`. Whether there was one.
+fn serve(ledger: &mut Ledger, seeder: MemberId, step: Step, content: &[Digest]) -> bool {
+    match step {
+        Step::List {
+            tensor,
+            first,
+            count,
+        } => {
+            let page = &content[first as usize..first as usize + count as usize];
+            ledger.listed(seeder, tensor, page).unwrap();
+        }
+        Step::Chunks {
+            tensor,
+            first,
+            count,
+        } => {
+            for chunk in first..first + u64::from(count) {
+                assert!(ledger.check(tensor, chunk, content[chunk as usize]));
+                ledger.stored(tensor, chunk);
+            }
+        }
+        Step::Wait | Step::Finished => return false,
+    }
+    true
+}
+
+fn drain(ledger: &mut Ledger, seeder: MemberId, content: &[Digest]) -> u64 {
+    let mut chunks = 0;
+    for _ in 0..10_000 {
+        let step = ledger.next(seeder);
+        if let Step::Chunks { count, .. } = step {
+            chunks += u64::from(count);
+        }
+        if !serve(ledger, seeder, step, content) {
+            return chunks;
+        }
+    }
+    panic!("it never ends");
+}
+
+const CHUNK: usize = CHUNK_BYTES as usize;
+
+#[test]
+fn only_chunks_that_differ_are_fetched() {
+    let elected = content(1, CHUNK * 5 + 3);
+    let mut own = elected.clone();
+    own[CHUNK + 5] ^= 1;
+    own[CHUNK * 5 + 1] ^= 1;
+    let mut ledger = Ledger::new(vec![wanted(&own, Some(&elected))]);
+    assert!(!ledger.is_complete());
+    assert_eq!(drain(&mut ledger, A, &chunks_of(&elected)), 2);
+    assert!(ledger.is_complete());
+    assert_eq!(ledger.next(B), Step::Finished);
+}
+
+#[test]
+fn nothing_is_empty_and_empty_tensors_need_nothing() {
+    assert_eq!(Ledger::new(vec![]).next(A), Step::Finished);
+    assert_eq!(
+        Ledger::new(vec![wanted(&[], Some(&[]))]).next(A),
+        Step::Finished
+    );
+    assert_eq!(Ledger::new(vec![wanted(&[], None)]).next(A), Step::Finished);
+}
+
+#[test]
+fn a_list_that_is_not_the_elected_one_is_refused() {
+    let elected = content(1, CHUNK * 2);
+    let own = content(2, CHUNK * 2);
+    let mut ledger = Ledger::new(vec![wanted(&own, Some(&elected))]);
+    let list = Step::List {
+        tensor: 0,
+        first: 0,
+        count: 2,
+    };
+    assert_eq!(ledger.next(A), list);
+    // While one gives the list the others wait.
+    assert_eq!(ledger.next(A), Step::Wait);
+    assert_eq!(ledger.next(B), Step::Wait);
+    assert!(ledger.listed(A, 0, &chunks_of(&own)).is_err());
+    ledger.lost(A);
+    assert_eq!(ledger.next(B), list);
+    assert!(ledger.listed(B, 0, &chunks_of(&elected)[..1]).is_err());
+    ledger.lost(B);
+    assert!(ledger.listed(B, 0, &chunks_of(&elected)).is_err());
+    drain(&mut ledger, A, &chunks_of(&elected));
+    assert!(ledger.is_complete());
+}
+
+#[test]
+fn what_a_lost_seeder_was_asked_for_comes_from_another() {
+    let elected = content(1, CHUNK * 20);
+    let list = chunks_of(&elected);
+    let own = content(2, CHUNK * 20);
+    let mut ledger = Ledger::new(vec![wanted(&own, Some(&elected))]);
+    let step = ledger.next(A);
+    serve(&mut ledger, A, step, &list);
+    let (a, b) = (ledger.next(A), ledger.next(B));
+    assert!(a != b && matches!(b, Step::Chunks { .. }));
+    ledger.stored(0, 0);
+    ledger.lost(A);
+    serve(&mut ledger, B, b, &list);
+    // All but the one that A had given and those that B has.
+    assert_eq!(drain(&mut ledger, B, &list), 20 - 1 - 8);
+    assert!(ledger.is_complete());
+}
+
+#[test]
+fn a_tensor_that_may_differ_comes_from_one_member() {
+    let (a, b) = (content(1, CHUNK * 20), content(2, CHUNK * 20));
+    let mut mixed = a.clone();
+    mixed[..CHUNK].copy_from_slice(&b[..CHUNK]);
+    let mut ledger = Ledger::new(vec![wanted(&content(3, CHUNK * 20), None)]);
+    let step = ledger.next(A);
+    serve(&mut ledger, A, step, &chunks_of(&a));
+    let _ = ledger.next(A);
+    assert_eq!(ledger.next(B), Step::Wait);
+    ledger.stored(0, 5);
+    ledger.lost(A);
+    // B's list is asked for, and all of its chunks come from B.
+    assert_eq!(drain(&mut ledger, B, &chunks_of(&b)), 20);
+    assert!(ledger.is_complete());
+    assert!(!ledger.check(0, 5, chunks_of(&a)[5]));
+    // A seeder that is lost after it has given all of it changes nothing.
+    ledger.lost(B);
+    assert!(ledger.is_complete());
+}
+
+#[test]
+fn long_lists_come_in_pages() {
+    let chunks = u64::from(DIGESTS_PER_REQUEST) * 2 + 10;
+    let list: Vec<Digest> = (0..chunks).map(|i| Digest(i.into())).collect();
+    let count = chunks * CHUNK_BYTES;
+    let mut ledger = Ledger::new(vec![Wanted {
+        data_type: DataType::U8,
+        count,
+        expected: Some(root(DataType::U8, count, &list)),
+        own: vec![Digest(u128::MAX); chunks as usize],
+    }]);
+    assert_eq!(drain(&mut ledger, A, &list), chunks);
+    assert!(ledger.is_complete());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_chunk_is_stored_whoever_is_lost_when(
+        events in proptest::collection::vec((0..3u64, any::<bool>()), 0..60),
+        lens in proptest::collection::vec((0..3 * CHUNK, any::<bool>()), 1..4),
+    ) {
+        let contents: Vec<_> = lens.iter().map(|(len, _)| content(1, *len)).collect();
+        let lists: Vec<_> = contents.iter().map(|c| chunks_of(c)).collect();
+        let wants = contents.iter().zip(&lens).map(|(c, (len, differs))| {
+            wanted(&content(2, *len), (!differs).then_some(c.as_slice()))
+        });
+        let mut ledger = Ledger::new(wants.collect());
+        let of = |step: Step| match step {
+            Step::List { tensor, .. } | Step::Chunks { tensor, .. } => tensor,
+            _ => 0,
+        };
+        for (who, lost) in events {
+            let seeder = MemberId(who);
+            let step = ledger.next(seeder);
+            if lost {
+                ledger.lost(seeder);
+            } else {
+                serve(&mut ledger, seeder, step, &lists[of(step)]);
+            }
+        }
+        ledger.lost(MemberId(0));
+        ledger.lost(B);
+        for _ in 0..1000 {
+            let step = ledger.next(A);
+            if !serve(&mut ledger, A, step, &lists[of(step)]) {
+                break;
+            }
+        }
+        prop_assert!(ledger.is_complete());
+    }
+}
