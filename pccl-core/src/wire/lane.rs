@@ -4,6 +4,7 @@
 //! `length` bytes. On lanes without TLS the header carries a CRC32 of itself (with the field
 //! zero) and the payload. (Rule 11)
 
+use crc32fast::Hasher;
 use serde::{Deserialize, Serialize};
 
 use super::control::OpName;
@@ -112,6 +113,15 @@ impl FrameKind {
             _ => return None,
         })
     }
+
+    /// Most bytes of payload that a frame of this kind may have.
+    pub fn payload_limit(self) -> u32 {
+        match self {
+            Self::Open => OPEN_LIMIT,
+            Self::Partial | Self::Result => PAYLOAD_LIMIT,
+            Self::Grant | Self::Credit | Self::Bye | Self::Alive => 0,
+        }
+    }
 }
 
 /// Header of a data frame.
@@ -138,6 +148,93 @@ pub struct DataHeader {
     pub crc: u32,
 }
 
+impl DataHeader {
+    /// The header as bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            if let Some(to) = bytes.get_mut(at..at + field.len()) {
+                to.copy_from_slice(field);
+            }
+            at += field.len();
+        };
+        put(&[self.kind as u8, 0, 0, 0]);
+        put(&self.length.to_le_bytes());
+        put(&self.from.to_le_bytes());
+        put(&self.to.to_le_bytes());
+        put(&self.offset.to_le_bytes());
+        put(&self.slice.to_le_bytes());
+        put(&self.crc.to_le_bytes());
+        bytes
+    }
+
+    /// The header in bytes, if they are one: a known kind, nothing in the reserved fields, and no
+    /// longer a payload than the kind may have.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, DataFrameError> {
+        let [kind, reserved @ .., _, _, _, _] = u64_at(bytes, 0).to_le_bytes();
+        let kind = FrameKind::from_byte(kind).ok_or(DataFrameError::Kind(kind))?;
+        if reserved != [0; 3] || u64_at(bytes, 40) != 0 {
+            return Err(DataFrameError::Reserved);
+        }
+        let header = Self {
+            kind,
+            length: u32_at(bytes, 4),
+            from: u64_at(bytes, 8),
+            to: u64_at(bytes, 16),
+            offset: u64_at(bytes, 24),
+            slice: u32_at(bytes, 32),
+            crc: u32_at(bytes, 36),
+        };
+        let limit = kind.payload_limit();
+        if header.length > limit {
+            return Err(DataFrameError::TooLarge {
+                kind,
+                length: header.length,
+                limit,
+            });
+        }
+        Ok(header)
+    }
+
+    /// Checksum of the header with its checksum zero; that of the frame once the payload has been
+    /// added.
+    pub fn checksum(&self) -> Hasher {
+        let mut hasher = Hasher::new();
+        hasher.update(&Self { crc: 0, ..*self }.encode());
+        hasher
+    }
+}
+
+/// Why bytes are no data frame.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DataFrameError {
+    /// No such kind of frame.
+    #[error("unknown kind {0} of a data frame")]
+    Kind(u8),
+    /// Something in the fields that must be zero.
+    #[error("a data frame with something in its reserved fields")]
+    Reserved,
+    /// More payload than the kind may have.
+    #[error("a {kind:?} frame with {length} bytes of payload; the limit is {limit}")]
+    TooLarge {
+        /// Its kind.
+        kind: FrameKind,
+        /// Bytes that it claims.
+        length: u32,
+        /// Bytes that it may have.
+        limit: u32,
+    },
+    /// The payload is no [`OpenFrame`].
+    #[error("an Open frame with {length} bytes that are none: {cause}")]
+    Open {
+        /// Bytes of payload.
+        length: usize,
+        /// What the decoder said.
+        cause: String,
+    },
+}
+
 /// Payload of an [`FrameKind::Open`] frame.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OpenFrame {
@@ -152,4 +249,193 @@ pub struct OpenFrame {
     /// How far partials of any one slice may be sent at once, as in a [`FrameKind::Grant`]. Does
     /// not bind the slice that the sender of this frame finishes: its partials need no room.
     pub grant: u64,
+}
+
+impl OpenFrame {
+    /// Appends the frame's payload to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), DataFrameError> {
+        let bytes = postcard::to_stdvec(self).map_err(|e| DataFrameError::Open {
+            length: 0,
+            cause: e.to_string(),
+        })?;
+        out.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// The frame in a payload; bytes behind it are an error.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DataFrameError> {
+        let error = |cause: String| DataFrameError::Open {
+            length: bytes.len(),
+            cause,
+        };
+        if bytes.len() > OPEN_LIMIT as usize {
+            return Err(error(format!("the limit is {OPEN_LIMIT} bytes")));
+        }
+        match postcard::take_from_bytes(bytes) {
+            Ok((frame, [])) => Ok(frame),
+            Ok((_, rest)) => Err(error(format!("{} bytes behind the end", rest.len()))),
+            Err(e) => Err(error(e.to_string())),
+        }
+    }
+}
+
+fn u64_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
+    let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    u64::from_le_bytes(field.copied().unwrap_or_default())
+}
+
+fn u32_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u32 {
+    let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    u32::from_le_bytes(field.copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::{Incarnation, Round, Tag};
+    use crate::types::{OpKey, OpKind};
+
+    fn header() -> DataHeader {
+        DataHeader {
+            kind: FrameKind::Partial,
+            length: 0x0003_0201,
+            from: 0x1817_1615_1413_1211,
+            to: 0x2827_2625_2423_2221,
+            offset: 0x3837_3635_3433_3231,
+            slice: 0x4443_4241,
+            crc: 0x5453_5251,
+        }
+    }
+
+    fn open() -> OpenFrame {
+        OpenFrame {
+            op: OpName {
+                round: Round(2),
+                key: OpKey {
+                    kind: OpKind::Collective,
+                    tag: Tag(300),
+                },
+                attempt: 1,
+            },
+            epoch: Epoch(5),
+            quoted: Serial {
+                incarnation: Incarnation(1),
+                counter: 9,
+            },
+            descriptor: Digest(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+            grant: u64::MAX,
+        }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    #[test]
+    fn header_bytes_are_the_golden_ones() {
+        let bytes = header().encode();
+        assert_eq!(
+            hex(&bytes),
+            "0200000001020300111213141516171821222324252627283132333435363738\
+             41424344515253540000000000000000"
+        );
+        assert_eq!(DataHeader::decode(&bytes), Ok(header()));
+    }
+
+    #[test]
+    fn open_bytes_are_the_golden_ones() {
+        let mut bytes = Vec::new();
+        open().encode(&mut bytes).unwrap();
+        assert_eq!(
+            hex(&bytes),
+            "0200ac0201050109ef9bafcdf8acd19181deb7de9af1d9a2a302ffffffffffffffffff01"
+        );
+        assert_eq!(OpenFrame::decode(&bytes), Ok(open()));
+    }
+
+    #[test]
+    fn the_checksum_covers_header_and_payload() {
+        let mut hasher = header().checksum();
+        hasher.update(b"payload");
+        let crc = hasher.finalize();
+        assert_eq!(crc, 0xb545_965c);
+        let other = DataHeader {
+            slice: 0,
+            ..header()
+        };
+        let mut hasher = other.checksum();
+        hasher.update(b"payload");
+        assert_ne!(hasher.finalize(), crc);
+        // The field itself does not count.
+        let mut hasher = DataHeader { crc: 1, ..header() }.checksum();
+        hasher.update(b"payload");
+        assert_eq!(hasher.finalize(), crc);
+    }
+
+    #[test]
+    fn reserved_fields_and_lengths_are_checked() {
+        for at in [1, 2, 3, 40, 47] {
+            let mut bytes = header().encode();
+            bytes[at] = 1;
+            assert_eq!(DataHeader::decode(&bytes), Err(DataFrameError::Reserved));
+        }
+        let mut bytes = header().encode();
+        bytes[0] = 8;
+        assert_eq!(DataHeader::decode(&bytes), Err(DataFrameError::Kind(8)));
+        for (kind, limit) in [
+            (FrameKind::Open, OPEN_LIMIT),
+            (FrameKind::Partial, PAYLOAD_LIMIT),
+            (FrameKind::Result, PAYLOAD_LIMIT),
+            (FrameKind::Grant, 0),
+            (FrameKind::Credit, 0),
+            (FrameKind::Bye, 0),
+            (FrameKind::Alive, 0),
+        ] {
+            let fits = DataHeader {
+                kind,
+                length: limit,
+                ..header()
+            };
+            assert_eq!(DataHeader::decode(&fits.encode()), Ok(fits));
+            let longer = DataHeader {
+                length: limit + 1,
+                ..fits
+            };
+            let error = DataHeader::decode(&longer.encode()).unwrap_err();
+            assert!(matches!(error, DataFrameError::TooLarge { .. }));
+        }
+    }
+
+    #[test]
+    fn an_open_frame_ends_where_it_ends() {
+        let mut bytes = Vec::new();
+        open().encode(&mut bytes).unwrap();
+        assert!(OpenFrame::decode(&bytes[..bytes.len() - 1]).is_err());
+        bytes.push(0);
+        assert!(OpenFrame::decode(&bytes).is_err());
+        bytes.resize(OPEN_LIMIT as usize + 1, 0);
+        assert!(OpenFrame::decode(&bytes).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_never_panics_and_inverts_encoding(bytes in any::<[[u8; 16]; 3]>()) {
+            let mut bytes: [u8; HEADER_BYTES] = bytes.concat().try_into().unwrap();
+            let _ = DataHeader::decode(&bytes);
+            // Nearly right ones get further.
+            bytes[0] = bytes[0] % 7 + 1;
+            bytes[1..4].fill(0);
+            bytes[40..].fill(0);
+            if let Ok(header) = DataHeader::decode(&bytes) {
+                prop_assert_eq!(header.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn decoding_an_open_frame_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = OpenFrame::decode(&bytes);
+        }
+    }
 }

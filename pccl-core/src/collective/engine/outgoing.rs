@@ -1,0 +1,253 @@
+//! What happens to an operation when its data goes out.
+
+use super::op::{Op, Trouble};
+use super::scratch::{BlockPool, grow};
+use crate::collective::plan::{RingPlan, Step};
+use crate::collective::ranges::Span;
+use crate::kernels;
+use crate::planted::{Bug, planted};
+use crate::wire::lane::FrameKind;
+
+/// Data of one outgoing frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Outgoing {
+    step: Step,
+    /// Its elements.
+    span: Span,
+}
+
+impl Outgoing {
+    /// What the frame is.
+    pub(super) fn kind(&self) -> FrameKind {
+        match self.step {
+            Step::Partial { .. } => FrameKind::Partial,
+            Step::Result { .. } => FrameKind::Result,
+        }
+    }
+}
+
+/// Where a frame says that its payload belongs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) slice: u32,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+}
+
+impl Op {
+    /// Takes the next data to send, at most `most` bytes of payload. The data with the longest way
+    /// to go is first; within a slice, the lowest elements.
+    pub(super) fn take(&mut self, most: u64) -> Option<Outgoing> {
+        if !self.is_running() {
+            return None;
+        }
+        let width = self.descriptor.data_type.partial().size() as u64;
+        let size = self.descriptor.data_type.size() as u64;
+        while let Some(step) = self.steps.first() {
+            let taken = match step {
+                Step::Partial { position } => {
+                    let slice = self.slices.get_mut(position as usize)?;
+                    let limit = match planted(Bug::WindowIgnored) {
+                        true => u64::MAX,
+                        false => slice.send_limit,
+                    };
+                    let open = |first: &Span| first.start < limit;
+                    let Some(first) = slice.partial_ready.first().filter(open) else {
+                        self.steps.clear(step);
+                        continue;
+                    };
+                    let room = slice.room.as_ref();
+                    let piece = room.map_or(first, |room| room.piece(first));
+                    let most = (most / width).min(piece.len()).min(limit - first.start);
+                    let taken = slice.partial_ready.take_first(most)?;
+                    if !slice.partial_ready.first().as_ref().is_some_and(open) {
+                        self.steps.clear(step);
+                    }
+                    taken
+                }
+                Step::Result { position } => {
+                    let slice = self.slices.get_mut(position as usize)?;
+                    if slice.result_ready.is_empty() {
+                        self.steps.clear(step);
+                        continue;
+                    }
+                    let taken = slice.result_ready.take_first(most / size)?;
+                    if slice.result_ready.is_empty() {
+                        self.steps.clear(step);
+                    }
+                    taken
+                }
+            };
+            return Some(Outgoing { step, span: taken });
+        }
+        None
+    }
+
+    /// Puts back what was taken and not sent.
+    pub(super) fn put_back(&mut self, out: Outgoing) {
+        let (Step::Partial { position } | Step::Result { position }) = out.step;
+        let Some(slice) = self.slices.get_mut(position as usize) else {
+            return;
+        };
+        let ready = match out.step {
+            Step::Partial { .. } => &mut slice.partial_ready,
+            Step::Result { .. } => &mut slice.result_ready,
+        };
+        if ready.insert(out.span).is_ok() {
+            self.steps.set(out.step);
+        }
+    }
+
+    /// Where the receiver shall put it.
+    pub(super) fn place(&self, out: Outgoing) -> Place {
+        let (position, size) = match out.step {
+            Step::Partial { position } => (position, self.descriptor.data_type.partial().size()),
+            Step::Result { position } => (position, self.descriptor.data_type.size()),
+        };
+        Place {
+            slice: self.plan.slice_at(position),
+            offset: out.span.start * size as u64,
+            // At most a segment.
+            length: (out.span.len() * size as u64) as u32,
+        }
+    }
+
+    /// Whether the payload must be computed before it can be sent: contributions of a type whose
+    /// partials are wider.
+    pub(super) fn is_computed(&self, out: Outgoing) -> bool {
+        let data_type = self.descriptor.data_type;
+        out.step == Step::Partial { position: 0 } && data_type.partial().size() != data_type.size()
+    }
+
+    /// Computes the payload into the front of `buffer`.
+    pub(super) fn compute(&self, out: Outgoing, buffer: &mut Vec<u8>) -> Result<(), Trouble> {
+        let length = self.place(out).length as usize;
+        grow(buffer, length)?;
+        let (start, len) = self.bytes(out.span);
+        let (Some(own), Some(to)) = (self.lent.send(start, len), buffer.get_mut(..length)) else {
+            return Err(Trouble::Own("a frame outside of the buffers".into()));
+        };
+        kernels::start(self.descriptor.data_type, own, to)?;
+        Ok(())
+    }
+
+    /// Payload that lies in the user's buffers, or in the room of its slice.
+    pub(super) fn payload(&self, out: Outgoing) -> Option<&[u8]> {
+        let (start, len) = self.bytes(out.span);
+        match out.step {
+            Step::Partial { position: 0 } => self.lent.send(start, len),
+            Step::Partial { position } => match &self.slices.get(position as usize)?.room {
+                Some(room) => room.get(out.span),
+                None => self.lent.recv(start, len),
+            },
+            Step::Result { .. } => self.lent.recv(start, len),
+        }
+    }
+
+    /// Takes note that a socket has taken all of it. Returns the position of the slice for which
+    /// the previous rank is to be told of new room, if so.
+    pub(super) fn sent(&mut self, out: Outgoing, rooms: &mut BlockPool) -> Option<u32> {
+        let Step::Partial { position } = out.step else {
+            return None;
+        };
+        let slice = self.slices.get_mut(position as usize)?;
+        // What was taken once cannot be taken again.
+        let _ = slice.partial_sent.insert(out.span);
+        let gone = slice.gone();
+        let room = slice.room.as_mut()?;
+        room.release(gone, rooms);
+        room.is_due(gone).then_some(position)
+    }
+
+    /// Positions of slices for which the previous rank is to be told of new room.
+    pub(super) fn grants_due(&mut self) -> Vec<u32> {
+        let due = self
+            .slices
+            .iter_mut()
+            .zip(0..)
+            .filter_map(|(slice, position)| {
+                let gone = slice.gone();
+                slice.room.as_mut()?.is_due(gone).then_some(position)
+            });
+        due.collect()
+    }
+
+    /// Forgets that a grant was to be sent.
+    pub(super) fn grant_dropped(&mut self, position: u32) {
+        let slice = self.slices.get_mut(position as usize);
+        if let Some(room) = slice.and_then(|slice| slice.room.as_mut()) {
+            room.grant_dropped();
+        }
+    }
+
+    /// Positions of the slices that have room here.
+    pub(super) fn positions_with_room(&self) -> Vec<u32> {
+        let slices = self.slices.iter().zip(0..);
+        let rooms = slices.filter(|(slice, _)| slice.room.is_some());
+        rooms.map(|(_, position)| position).collect()
+    }
+
+    /// What to tell the previous rank of the room for a slice: the slice, and the bytes of partials
+    /// from its start on that may be sent.
+    pub(super) fn grant(&mut self, position: u32) -> Option<(u32, u64)> {
+        let width = self.descriptor.data_type.partial().size() as u64;
+        let slice = self.slices.get_mut(position as usize)?;
+        let gone = slice.gone();
+        let granted = slice.room.as_mut()?.grant(gone);
+        Some((slice.index, (granted - slice.span.start) * width))
+    }
+}
+
+/// Which of the outgoing steps of a rank have data that can go.
+#[derive(Debug)]
+pub(super) struct Steps {
+    plan: RingPlan,
+    /// One bit per step.
+    words: Vec<u64>,
+}
+
+impl Steps {
+    /// No step has anything.
+    pub(super) fn new(plan: RingPlan) -> Self {
+        let steps = 2 * (plan.world() as usize - 1);
+        Self {
+            plan,
+            words: vec![0; steps.div_ceil(64)],
+        }
+    }
+
+    /// Notes that a step has data.
+    pub(super) fn set(&mut self, step: Step) {
+        let number = self.plan.step_number(step);
+        if let Some(word) = self.words.get_mut(number / 64) {
+            *word |= 1 << (number % 64);
+        }
+    }
+
+    /// Notes that a step has none, or may not send it.
+    fn clear(&mut self, step: Step) {
+        let number = self.plan.step_number(step);
+        if let Some(word) = self.words.get_mut(number / 64) {
+            *word &= !(1 << (number % 64));
+        }
+    }
+
+    /// Whether no step has data.
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+
+    /// Whether there are partials. Only these can go before the next rank's OPEN is here.
+    pub(super) fn has_partials(&self) -> bool {
+        matches!(self.first(), Some(Step::Partial { .. }))
+    }
+
+    fn first(&self) -> Option<Step> {
+        let (index, word) = self
+            .words
+            .iter()
+            .enumerate()
+            .find(|(_, word)| **word != 0)?;
+        self.plan.step(index * 64 + word.trailing_zeros() as usize)
+    }
+}

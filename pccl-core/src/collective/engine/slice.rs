@@ -1,0 +1,58 @@
+//! How far one slice of one operation is.
+
+use super::window::{Room, SMALL_ROOM};
+use crate::collective::ranges::{RangeSet, Span};
+
+/// One slice as seen from one rank.
+#[derive(Debug)]
+pub(super) struct Slice {
+    /// Rank where it starts.
+    pub(super) index: u32,
+    /// Its elements.
+    pub(super) span: Span,
+    /// Partials of which at least the header has come.
+    pub(super) partial_in: RangeSet,
+    /// Partials that hold the own contribution and have not been given to a lane.
+    pub(super) partial_ready: RangeSet,
+    /// Partials that sockets have taken. Only of these can there be a result.
+    pub(super) partial_sent: RangeSet,
+    /// Results of which at least the header has come.
+    pub(super) result_in: RangeSet,
+    /// Results to be passed on that have not been given to a lane.
+    pub(super) result_ready: RangeSet,
+    /// Element up to which the next rank has room for partials.
+    pub(super) send_limit: u64,
+    /// Where partials wait that do not fit into the receive buffer; none if they do.
+    pub(super) room: Option<Room>,
+}
+
+impl Slice {
+    /// The slice, with the room that each end of an edge has for it in any case: `wide_here` if
+    /// partials wait in room at this rank, `wide_next` if at the next one; `width` is the size of
+    /// a partial element.
+    pub(super) fn new(
+        index: u32,
+        span: Span,
+        width: u64,
+        wide_here: bool,
+        wide_next: bool,
+    ) -> Self {
+        let small = span.start.saturating_add(SMALL_ROOM / width.max(1));
+        Self {
+            index,
+            span,
+            partial_in: RangeSet::default(),
+            partial_ready: RangeSet::default(),
+            partial_sent: RangeSet::default(),
+            result_in: RangeSet::default(),
+            result_ready: RangeSet::default(),
+            send_limit: if wide_next { small } else { u64::MAX },
+            room: wide_here.then(|| Room::new(span, width)),
+        }
+    }
+
+    /// First element that has not been passed on as a partial.
+    pub(super) fn gone(&self) -> u64 {
+        self.partial_sent.end_from(self.span.start)
+    }
+}

@@ -1,0 +1,318 @@
+//! Some engines and the pipes between them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::collective::buffers::OwnedBuffers;
+use crate::collective::engine::{Engine, EngineConfig, EngineEvent, OpStats, StartReduce};
+use crate::ids::{CallId, Digest, Epoch, LaneId, MemberId, Round, Serial, Tag, Time, Token};
+use crate::types::{OpKey, OpKind, ReduceDescriptor};
+use crate::wire::control::{GroupView, MemberInfo, OpName};
+use crate::wire::reason::RequestCause;
+
+/// Random numbers from a seed.
+pub(super) struct Rng(u64);
+
+impl Rng {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Below `end`.
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+
+    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// One direction of a lane.
+pub(super) struct Pipe {
+    pub(super) lane: LaneId,
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) bytes: VecDeque<u8>,
+    pub(super) open: bool,
+}
+
+/// An operation at one engine.
+pub(super) struct Running {
+    pub(super) buffers: OwnedBuffers,
+    pub(super) original: Vec<u8>,
+    pub(super) in_place: bool,
+    pub(super) done: Option<Digest>,
+    pub(super) failed: Option<RequestCause>,
+}
+
+/// Engines in a ring.
+pub(super) struct Net {
+    pub(super) engines: Vec<Engine>,
+    pub(super) pipes: Vec<Pipe>,
+    /// Lanes (by engine) that have something to send, as far as the engine has said.
+    writable: BTreeSet<(usize, LaneId)>,
+    pub(super) running: BTreeMap<(usize, CallId), Running>,
+    pub(super) events: Vec<(usize, EngineEvent)>,
+    pub(super) rng: Rng,
+    pub(super) now: Time,
+    /// Bytes that a pipe holds at most.
+    pub(super) capacity: usize,
+    /// Most bytes written or read at once.
+    pub(super) chunk: usize,
+    pub(super) group: GroupView,
+    next_call: u64,
+    tags: BTreeMap<(usize, u64), CallId>,
+}
+
+impl Net {
+    /// A ring of engines with these settings, and so many lanes from each to the next.
+    pub(super) fn new(seed: u64, configs: &[EngineConfig], lanes: &[usize]) -> Self {
+        let n = configs.len();
+        let ring = (0..n as u64).map(|i| MemberInfo {
+            id: member(i as usize),
+            name: String::new(),
+            addresses: Vec::new(),
+            token: Token(0),
+        });
+        let mut net = Self {
+            engines: configs.iter().map(|c| Engine::new(*c, Time(0))).collect(),
+            pipes: Vec::new(),
+            writable: BTreeSet::new(),
+            running: BTreeMap::new(),
+            events: Vec::new(),
+            rng: Rng::new(seed),
+            now: Time(0),
+            capacity: 4096,
+            chunk: 2000,
+            group: GroupView {
+                epoch: Epoch(1),
+                ring: ring.collect(),
+            },
+            next_call: 0,
+            tags: BTreeMap::new(),
+        };
+        for (i, lanes) in lanes.iter().enumerate().take(if n == 2 { 1 } else { n }) {
+            for _ in 0..*lanes {
+                net.add_lane(i, (i + 1) % n);
+            }
+        }
+        net
+    }
+
+    pub(super) fn add_lane(&mut self, a: usize, b: usize) -> LaneId {
+        let lane = LaneId(self.pipes.len() as u64);
+        for (from, to) in [(a, b), (b, a)] {
+            self.pipes.push(Pipe {
+                lane,
+                from,
+                to,
+                bytes: VecDeque::new(),
+                open: true,
+            });
+            self.engines[from].lane_open(lane, member(to), self.now);
+            self.drain(from);
+        }
+        lane
+    }
+
+    /// Cuts a lane: what is in it is lost.
+    pub(super) fn cut(&mut self, lane: LaneId) {
+        for index in 0..self.pipes.len() {
+            let pipe = &mut self.pipes[index];
+            if pipe.lane == lane && pipe.open {
+                pipe.open = false;
+                pipe.bytes.clear();
+                let from = pipe.from;
+                self.engines[from].lane_closed(lane, false, "cut", self.now);
+                self.drain(from);
+            }
+        }
+    }
+
+    pub(super) fn start(
+        &mut self,
+        at: usize,
+        tag: u64,
+        descriptor: ReduceDescriptor,
+        contribution: Vec<u8>,
+        in_place: bool,
+    ) -> CallId {
+        self.next_call += 1;
+        let call = CallId(self.next_call);
+        let original = contribution.clone();
+        let mut buffers = match in_place {
+            true => OwnedBuffers::in_place(contribution),
+            false => OwnedBuffers::new(contribution),
+        };
+        let start = StartReduce {
+            call,
+            op: name(tag),
+            quoted: Serial::default(),
+            descriptor,
+            group: self.group.clone(),
+            own: member(at),
+        };
+        let lent = buffers.lend();
+        self.running.insert(
+            (at, call),
+            Running {
+                buffers,
+                original,
+                in_place,
+                done: None,
+                failed: None,
+            },
+        );
+        self.tags.insert((at, tag), call);
+        self.engines[at].start(start, lent, self.now);
+        self.drain(at);
+        call
+    }
+
+    /// Ends a call; the result, or what an in-place buffer held before.
+    pub(super) fn finish(&mut self, at: usize, call: CallId, commit: bool) -> (Running, OpStats) {
+        let stats = self.engines[at].finish(call, commit);
+        self.drain(at);
+        (self.running.remove(&(at, call)).unwrap(), stats)
+    }
+
+    /// Moves some bytes, somewhere; says whether any could move.
+    pub(super) fn step(&mut self) -> bool {
+        let start = self.rng.below(self.pipes.len());
+        let write_first = self.rng.below(2) == 0;
+        for i in 0..self.pipes.len() {
+            let index = (start + i) % self.pipes.len();
+            for write in [write_first, !write_first] {
+                if (write && self.write(index)) || (!write && self.read(index)) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Moves bytes until none can; panics if that takes for ever.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..STEPS_LIMIT {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    fn write(&mut self, index: usize) -> bool {
+        let pipe = &mut self.pipes[index];
+        let (at, lane) = (pipe.from, pipe.lane);
+        let room = self.capacity.saturating_sub(pipe.bytes.len());
+        if !pipe.open || room == 0 || !self.writable.contains(&(at, lane)) {
+            return false;
+        }
+        let most = 1 + self.rng.below(room.min(self.chunk));
+        let [header, payload] = self.engines[at].gather(lane);
+        let before = pipe.bytes.len();
+        pipe.bytes.extend(header.iter().chain(payload).take(most));
+        let n = pipe.bytes.len() - before;
+        if n == 0 {
+            self.writable.remove(&(at, lane));
+        } else {
+            self.engines[at].sent(lane, n, self.now);
+        }
+        self.drain(at);
+        n > 0
+    }
+
+    fn read(&mut self, index: usize) -> bool {
+        let pipe = &mut self.pipes[index];
+        if !pipe.open || pipe.bytes.is_empty() {
+            return false;
+        }
+        let (at, lane) = (pipe.to, pipe.lane);
+        let sink = self.engines[at].sink(lane);
+        let most = 1 + self.rng.below(self.chunk);
+        let n = most.min(sink.len()).min(pipe.bytes.len());
+        if n == 0 {
+            // Nobody reads here any more.
+            pipe.bytes.clear();
+            return false;
+        }
+        for (to, from) in sink.iter_mut().zip(pipe.bytes.drain(..n)) {
+            *to = from;
+        }
+        self.engines[at].received(lane, n, self.now);
+        self.drain(at);
+        true
+    }
+
+    fn drain(&mut self, at: usize) {
+        while let Some(lane) = self.engines[at].poll_writable() {
+            assert!(self.writable.insert((at, lane)), "said twice");
+        }
+        while let Some(event) = self.engines[at].poll_event() {
+            match &event {
+                EngineEvent::Done { op, result, .. } => {
+                    let running = self.of(at, op.key.tag.0);
+                    assert_eq!(running.done.replace(*result), None);
+                }
+                EngineEvent::Failed { op, cause, .. } => {
+                    let running = self.of(at, op.key.tag.0);
+                    assert_eq!(running.failed.replace(cause.clone()), None);
+                }
+                EngineEvent::LaneFault { lane, .. } => {
+                    // The driver closes the socket, which the other end notices.
+                    for index in 0..self.pipes.len() {
+                        let pipe = &mut self.pipes[index];
+                        if pipe.lane == *lane && pipe.open {
+                            pipe.open = false;
+                            let from = pipe.from;
+                            self.engines[from].lane_closed(*lane, false, "reset", self.now);
+                            if from != at {
+                                self.drain(from);
+                            }
+                        }
+                    }
+                }
+                _ => {}
+            }
+            self.events.push((at, event));
+        }
+    }
+
+    fn of(&mut self, at: usize, tag: u64) -> &mut Running {
+        let call = self.tags[&(at, tag)];
+        self.running.get_mut(&(at, call)).unwrap()
+    }
+}
+
+pub(super) fn member(index: usize) -> MemberId {
+    MemberId(index as u64 + 1)
+}
+
+pub(super) fn name(tag: u64) -> OpName {
+    OpName {
+        round: Round(1),
+        key: OpKey {
+            kind: OpKind::Collective,
+            tag: Tag(tag),
+        },
+        attempt: 0,
+    }
+}
+
+pub(super) fn config(segment: u32) -> EngineConfig {
+    EngineConfig {
+        segment,
+        ..EngineConfig::default()
+    }
+}
+
+/// Far more steps than any test needs.
+const STEPS_LIMIT: usize = 20_000_000;

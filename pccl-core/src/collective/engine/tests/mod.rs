@@ -1,0 +1,6 @@
+//! Engines joined by pipes of bytes, with everything random that a network may choose: how many
+//! bytes go at once, on which lane, in which order between lanes. From a seed.
+
+mod harness;
+mod reduce;
+mod reference;

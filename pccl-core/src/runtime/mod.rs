@@ -1,3 +1,0 @@
-//! The drivers: they join the pure machines to sockets, clocks and threads.
-
-mod sync;
