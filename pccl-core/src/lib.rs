@@ -8,6 +8,7 @@ pub mod ids;
 pub mod kernels;
 pub mod membership;
 mod planted;
+mod runtime;
 pub mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -42,6 +42,7 @@ pub struct Relay {
     rules: watch::Sender<Rules>,
     resets: watch::Sender<u64>,
     open: Arc<AtomicUsize>,
+    passed: Arc<AtomicU64>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -58,11 +59,13 @@ impl Relay {
         let (resets, resets_seen) = watch::channel(0);
         let (stop, stopped) = oneshot::channel();
         let open = Arc::new(AtomicUsize::new(0));
+        let passed = Arc::new(AtomicU64::new(0));
         let path = Path {
             target,
             rules: rules_seen,
             resets: resets_seen,
             open: open.clone(),
+            passed: passed.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("pccl-relay".into())
@@ -82,6 +85,7 @@ impl Relay {
             rules,
             resets,
             open,
+            passed,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -106,6 +110,11 @@ impl Relay {
     pub fn connections(&self) -> usize {
         self.open.load(Ordering::Acquire)
     }
+
+    /// Bytes passed on, in both directions together, since the start.
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for Relay {
@@ -124,6 +133,7 @@ struct Path {
     rules: watch::Receiver<Rules>,
     resets: watch::Receiver<u64>,
     open: Arc<AtomicUsize>,
+    passed: Arc<AtomicU64>,
 }
 
 async fn accept(listener: TcpListener, path: Path) {
@@ -160,12 +170,8 @@ async fn connection(mut dialler: TcpStream, path: &Path) {
     let passed = {
         let (from_dialler, to_dialler) = dialler.split();
         let (from_target, to_target) = target.split();
-        let forward = pump(from_dialler, to_target, path.rules.clone(), |r| {
-            r.cut_forward
-        });
-        let backward = pump(from_target, to_dialler, path.rules.clone(), |r| {
-            r.cut_backward
-        });
+        let forward = pump(from_dialler, to_target, path, |r| r.cut_forward);
+        let backward = pump(from_target, to_dialler, path, |r| r.cut_backward);
         tokio::select! {
             both = async { tokio::try_join!(forward, backward) } => both.is_ok(),
             _ = resets.changed() => false,
@@ -181,11 +187,11 @@ async fn connection(mut dialler: TcpStream, path: &Path) {
 async fn pump(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    rules: watch::Receiver<Rules>,
+    path: &Path,
     is_cut: fn(&Rules) -> bool,
 ) -> io::Result<()> {
     let (queue, mut queued) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES);
-    let mut seen = rules.clone();
+    let mut seen = path.rules.clone();
     let reading = async move {
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut free_at = Instant::now();
@@ -205,7 +211,7 @@ async fn pump(
             }
         }
     };
-    let mut seen = rules;
+    let mut seen = path.rules.clone();
     let writing = async move {
         let mut size = 1;
         while let Some((due, piece)) = queued.recv().await {
@@ -222,6 +228,7 @@ async fn pump(
                 let n = most.map_or(rest.len(), |most| size % most.max(1) + 1);
                 let (now, later) = rest.split_at(n.min(rest.len()));
                 to.write_all(now).await?;
+                path.passed.fetch_add(now.len() as u64, Ordering::AcqRel);
                 if most.is_some() {
                     tokio::task::yield_now().await;
                 }

@@ -1,0 +1,3 @@
+//! The drivers: they join the pure machines to sockets, clocks and threads.
+
+mod sync;

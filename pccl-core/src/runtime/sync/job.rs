@@ -1,0 +1,299 @@
+//! The user's part of a synchronisation, from the plan to the verdict.
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread::{Builder, Scope};
+use std::time::Instant;
+
+use super::cancel::Cancel;
+use super::fetch::{Fetch, Place, fetch};
+use super::seeders::Seeders;
+use super::serve::{Given, Seed, serve};
+use super::{Message, SyncOrders, Task};
+use crate::ids::{Digest, MemberId};
+use crate::membership::peer::PeerInput;
+use crate::state::digest::{CHUNK_BYTES, TensorDigest, state_digest};
+use crate::state::ledger::{Ledger, Wanted};
+use crate::state::shared::SharedTensor;
+use crate::transport::slots::Slot;
+use crate::wire::reason::RequestCause;
+use crate::wire::state::CHUNKS_PER_REQUEST;
+
+/// What a synchronisation has done to the own state, whatever the verdict.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Synchronised {
+    /// Bytes of content given to others.
+    pub(crate) tx_bytes: u64,
+    /// Bytes of content fetched.
+    pub(crate) rx_bytes: u64,
+    /// Revision of the elected state; none if no plan came.
+    pub(crate) revision: Option<u64>,
+    /// Whether a fetch broke off: the content may be that of two revisions. (Rule 22)
+    pub(crate) torn: bool,
+}
+
+/// Carries a plan out, and serves others, until the control thread ends it. `digests` are those
+/// that the offer was made from, by tensor. `says` takes what the peer machine must know.
+pub(crate) fn run(
+    tensors: &mut [SharedTensor<'_>],
+    digests: &[TensorDigest],
+    orders: SyncOrders,
+    says: impl Fn(PeerInput),
+) -> Synchronised {
+    let mut early = Vec::new();
+    let task = loop {
+        match orders.messages.recv() {
+            Ok(Message::Plan(task)) => break *task,
+            Ok(Message::End) | Err(_) => return Synchronised::default(),
+            Ok(other) => early.push(other),
+        }
+    };
+    let parts = match divide(tensors, digests, &task) {
+        Ok(parts) => parts,
+        Err(what) => {
+            says(failed(&task, what));
+            // Members are told by the master; until then there is nothing to do.
+            while !matches!(orders.messages.recv(), Ok(Message::End) | Err(_)) {}
+            return Synchronised::default();
+        }
+    };
+    let fetch = Fetch::new(Ledger::new(parts.wanted), parts.places);
+    let seed = Seed {
+        op: task.plan.op,
+        tensors: parts.given,
+        sent: AtomicU64::new(0),
+    };
+    let cancel = Cancel::new();
+    std::thread::scope(|scope| {
+        let mut job = Job {
+            scope,
+            orders: &orders,
+            task: &task,
+            fetch: &fetch,
+            seed: &seed,
+            cancel: &cancel,
+            seeders: Seeders::new(&task.plan.seeders, task.own),
+            most: parts.requests.clamp(1, FETCHERS),
+            result: parts.result,
+            reported: false,
+            says: &says,
+        };
+        job.run(early);
+        fetch.end();
+        cancel.end();
+    });
+    let rx_bytes = fetch.stored.load(Ordering::Relaxed);
+    Synchronised {
+        tx_bytes: seed.sent.load(Ordering::Relaxed),
+        rx_bytes,
+        revision: Some(task.plan.revision),
+        torn: rx_bytes > 0 && !fetch.is_complete(),
+    }
+}
+
+/// The own state, by what is done with each tensor.
+struct Parts<'t> {
+    wanted: Vec<Wanted>,
+    places: Vec<Place<'t>>,
+    given: BTreeMap<&'t str, Given<'t>>,
+    /// Requests that it takes to fetch all, at most.
+    requests: usize,
+    /// Digest of the state that this member ends with.
+    result: Digest,
+}
+
+fn divide<'t>(
+    tensors: &'t mut [SharedTensor<'_>],
+    digests: &'t [TensorDigest],
+    task: &Task,
+) -> Result<Parts<'t>, String> {
+    let mut entries: BTreeMap<_, _> = task.plan.fetch.iter().map(|e| (&*e.key, e)).collect();
+    let mut wanted = Vec::new();
+    let mut places = Vec::new();
+    let mut given = BTreeMap::new();
+    let mut roots = Vec::new();
+    let mut requests = 0;
+    for (tensor, digest) in tensors.iter_mut().zip(digests) {
+        let count = tensor.count();
+        let key = tensor.key.as_str();
+        let mut root = digest.root;
+        if let Some(entry) = entries.remove(key) {
+            root = entry.digest.unwrap_or(root);
+            wanted.push(Wanted {
+                data_type: tensor.data_type,
+                count,
+                expected: entry.digest,
+                own: digest.chunks.clone(),
+            });
+            let chunks = tensor.bytes.chunks_mut(CHUNK_BYTES as usize);
+            requests += chunks.len().div_ceil(CHUNKS_PER_REQUEST as usize);
+            let chunks = chunks.map(Mutex::new).collect();
+            places.push(Place { key, chunks });
+        } else {
+            let bytes = &*tensor.bytes;
+            let digests = &digest.chunks;
+            given.insert(key, Given { bytes, digests });
+        }
+        if !tensor.allow_content_inequality {
+            roots.push((key, root));
+        }
+    }
+    match entries.into_keys().next() {
+        Some(key) => Err(format!("the plan asks for {key:?}, which is not here")),
+        None => Ok(Parts {
+            wanted,
+            places,
+            given,
+            requests,
+            result: state_digest(task.plan.revision, roots),
+        }),
+    }
+}
+
+struct Job<'scope, 'env, 't, F> {
+    scope: &'scope Scope<'scope, 'env>,
+    orders: &'env SyncOrders,
+    task: &'env Task,
+    fetch: &'env Fetch<'t>,
+    seed: &'env Seed<'t>,
+    cancel: &'env Cancel,
+    seeders: Seeders,
+    /// Seeders that are fetched from at a time.
+    most: usize,
+    result: Digest,
+    /// Whether the master has been told how it went.
+    reported: bool,
+    says: &'env F,
+}
+
+impl<'t: 'env, 'env, F: Fn(PeerInput)> Job<'_, 'env, 't, F> {
+    /// Until the control thread ends it.
+    fn run(&mut self, early: Vec<Message>) {
+        for message in early {
+            if self.handle(message) {
+                return;
+            }
+        }
+        loop {
+            self.start_fetching();
+            self.report();
+            let now = Instant::now();
+            let received = match self.retry_at().map(|at| at.saturating_duration_since(now)) {
+                Some(wait) => self.orders.messages.recv_timeout(wait),
+                None => self.orders.messages.recv().map_err(RecvTimeoutError::from),
+            };
+            match received {
+                Ok(message) => {
+                    if self.handle(message) {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Whether that was the end.
+    fn handle(&mut self, message: Message) -> bool {
+        match message {
+            Message::End => return true,
+            Message::Plan(task) => {
+                self.seeders.replace(&task.plan.seeders, task.own);
+                self.reported = self.reported && self.fetch.is_complete();
+            }
+            Message::Serve {
+                stream,
+                reader,
+                slot,
+            } => self.serve(stream, reader, slot),
+            Message::Fetched { seeder, result } => self.seeders.ended(seeder, result),
+        }
+        false
+    }
+
+    fn serve(&self, stream: TcpStream, reader: MemberId, slot: Slot) {
+        let (seed, cancel) = (self.seed, self.cancel);
+        let silence = self.task.timing.peer_timeout * 2;
+        let started = thread().spawn_scoped(self.scope, move || {
+            let _slot = slot;
+            if let Err(cause) = whole(|| serve(seed, stream, cancel, silence)) {
+                tracing::debug!(target: "pccl::peer", %reader, cause, "stopped serving state");
+            }
+        });
+        if let Err(cause) = started {
+            tracing::warn!(target: "pccl::peer", %reader, %cause, "no thread to serve state");
+        }
+    }
+
+    fn start_fetching(&mut self) {
+        while !self.fetch.is_complete() && self.seeders.busy() < self.most {
+            let Some(seeder) = self.seeders.pick(Instant::now()) else {
+                return;
+            };
+            let (fetched, task, cancel) = (self.fetch, self.task, self.cancel);
+            let back = self.orders.back.clone();
+            let id = seeder.id;
+            let started = thread().spawn_scoped(self.scope, move || {
+                let result = whole(|| fetch(fetched, task, &seeder, cancel));
+                // The receiver outlives this thread.
+                let seeder = seeder.id;
+                let _ = back.send(Message::Fetched { seeder, result });
+            });
+            if let Err(cause) = started {
+                self.seeders.ended(id, Err(cause.to_string()));
+            }
+        }
+    }
+
+    /// When to try again without having heard anything.
+    fn retry_at(&self) -> Option<Instant> {
+        if self.fetch.is_complete() || self.seeders.busy() >= self.most {
+            return None;
+        }
+        self.seeders.retry_at()
+    }
+
+    fn report(&mut self) {
+        if self.reported {
+            return;
+        }
+        let plan = &self.task.plan;
+        if self.fetch.is_complete() {
+            (self.says)(PeerInput::OpDone {
+                op: plan.op,
+                quoted: plan.quoted,
+                result: self.result,
+            });
+        } else if self.seeders.exhausted() {
+            (self.says)(failed(self.task, self.seeders.causes()));
+        } else {
+            return;
+        }
+        self.reported = true;
+    }
+}
+
+fn failed(task: &Task, what: String) -> PeerInput {
+    PeerInput::OpFailed {
+        op: task.plan.op,
+        quoted: task.plan.quoted,
+        cause: RequestCause::FetchFailed { what },
+    }
+}
+
+fn thread() -> Builder {
+    Builder::new().name("pccl-state".into())
+}
+
+/// A bug in one connection's thread is that connection's end, not that of the user's call.
+fn whole(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err("its thread panicked".into()))
+}
+
+/// Seeders that are fetched from at a time, at most: more do not fill a link that these do not.
+const FETCHERS: usize = 16;
