@@ -156,7 +156,11 @@ impl Edges {
     /// How many dials to start now on an edge that this end dials.
     pub(super) fn dials(&mut self, peer: MemberId, need: Need, pool: u16, now: Time) -> u16 {
         let edge = self.edges.entry(peer).or_default();
-        if edge.full || edge.retry.is_some_and(|at| at > now) {
+        if edge.retry.is_some_and(|at| at > now) {
+            return 0;
+        }
+        edge.retry = None;
+        if edge.full {
             return 0;
         }
         let have = edge.lane_count().saturating_add(edge.dialling);
@@ -168,7 +172,6 @@ impl Edges {
         };
         let dials = target.saturating_sub(have);
         if dials > 0 {
-            edge.retry = None;
             edge.dialling = edge.dialling.saturating_add(dials);
             if edge.lanes.is_empty() && edge.trying.is_none() {
                 edge.trying = Some(now);

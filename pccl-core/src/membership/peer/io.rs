@@ -131,7 +131,7 @@ pub enum MasterLink {
 }
 
 /// Something to do.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum PeerOutput {
     /// Dial the master and say this. An earlier connection, if any, is closed, an earlier dial is
     /// given up, and nothing of them comes in any more. (Rule 13)

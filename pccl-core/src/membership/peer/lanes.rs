@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::edges::Need;
+use super::edges::{MOST_LANES, Need};
 use super::io::PeerOutput;
 use super::{Identity, Peer};
 use crate::event::Event;
@@ -264,10 +264,10 @@ impl Peer {
     }
 
     /// Lanes that this end wants per edge.
-    fn pool(&self) -> u16 {
+    pub(super) fn pool(&self) -> u16 {
         match self.settings.pool {
             0 => AUTOMATIC_POOL,
-            pool => pool,
+            pool => pool.min(MOST_LANES),
         }
     }
 }

@@ -13,6 +13,8 @@ mod operations;
 mod session;
 mod standing;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -206,6 +208,11 @@ impl Peer {
     /// Time limits of the run; defaults before the master has told them.
     pub fn timing(&self) -> &Timing {
         &self.timing
+    }
+
+    /// Connections per edge that this peer wants: what its handshakes say.
+    pub fn wanted_lanes(&self) -> u16 {
+        self.pool()
     }
 
     fn on_call(&mut self, call: CallId, request: Request, limit: Option<Duration>, now: Time) {

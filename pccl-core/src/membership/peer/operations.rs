@@ -197,11 +197,18 @@ impl Operations {
         uses
     }
 
-    /// Keys that take part of the limit: open ones, and those with failed uses. (Rule 2)
+    /// Keys that take part of the limit: open ones, and those with failed uses (a key that is both
+    /// counts twice while the limit is far). (Rule 2)
     fn held(&self) -> usize {
-        let remembered = self.attempts.len();
-        let open = self.open.keys();
-        remembered + open.filter(|key| !self.attempts.contains_key(key)).count()
+        let both = self.attempts.len() + self.open.len();
+        if both < MOST_OPERATIONS {
+            return both;
+        }
+        let counted_twice = self
+            .open
+            .keys()
+            .filter(|key| self.attempts.contains_key(key));
+        both - counted_twice.count()
     }
 }
 
@@ -289,34 +296,45 @@ impl Peer {
         self.ops.opened += 1;
         self.ops.open.insert(key, operation);
         self.tell_operation(key);
-        self.start_operations();
+        self.start(key);
     }
 
-    /// Starts what can start: uses opened under the epoch that lanes follow. A use opened under an
-    /// older one is doomed: the master aborts it for all. One opened under a newer one (the
-    /// verdict that showed it came before the view itself) waits for that view.
+    /// Starts what waited for the view that lanes follow from now on.
     pub(super) fn start_operations(&mut self) {
-        let Some(own) = self.own_id() else { return };
+        for key in self.ops.keys() {
+            self.start(key);
+        }
+    }
+
+    /// Starts a use that was opened under the epoch that lanes follow. One opened under an older
+    /// epoch is doomed: the master aborts it for all. One opened under a newer epoch (the verdict
+    /// that showed it came before the view itself) waits for that view.
+    fn start(&mut self, key: OpKey) {
+        let (Some(own), Some(op)) = (self.own_id(), self.ops.open.get_mut(&key)) else {
+            return;
+        };
+        let OpBody::Reduce { descriptor, .. } = op.open.what else {
+            return;
+        };
         let known = &self.known;
-        if known.rank(own).is_none() {
+        if op.started || op.open.epoch != known.epoch || known.rank(own).is_none() {
             return;
         }
-        for op in self.ops.in_order() {
-            if op.started || op.open.epoch != known.epoch {
-                continue;
-            }
-            op.started = true;
-            if let OpBody::Reduce { descriptor, .. } = op.open.what {
-                self.outputs.push_back(PeerOutput::StartReduce {
-                    call: op.call,
-                    op: op.open.op,
-                    quoted: op.open.quoted,
-                    descriptor,
-                    group: known.clone(),
-                    own,
-                });
-            }
+        op.started = true;
+        let mut group = known.clone();
+        if planted(Bug::OwnOrder) {
+            group
+                .ring
+                .sort_by_key(|member| (member.id != own, member.id));
         }
+        self.outputs.push_back(PeerOutput::StartReduce {
+            call: op.call,
+            op: op.open.op,
+            quoted: op.open.quoted,
+            descriptor,
+            group,
+            own,
+        });
     }
 
     /// The driver has all of the result. Ignored of uses that have ended.
@@ -412,8 +430,10 @@ impl Peer {
             outcome: verdict.outcome.clone(),
             stamp: verdict.stamp,
         }));
-        // Who may read state is told first: no chunk is served after the call has returned.
-        self.tell_admitted();
+        if key.kind == OpKind::Sync {
+            // Readers are shut out first: no chunk is served after the call has returned.
+            self.tell_admitted();
+        }
         self.finish(op, Ok(verdict.outcome), verdict.stamp.pending);
         self.tell_group();
     }
