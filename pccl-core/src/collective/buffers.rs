@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::ptr::NonNull;
 #[cfg(any(test, feature = "sim"))]
 use std::sync::Arc;
@@ -16,9 +17,8 @@ pub struct Lent {
     send: NonNull<u8>,
     recv: NonNull<u8>,
     len: usize,
-    /// Shows [`OwnedBuffers`] that the loan lasts.
-    #[cfg(any(test, feature = "sim"))]
-    loan: Option<Arc<()>>,
+    /// Dropped with the loan, which is how the lender learns of its end.
+    guard: Option<Box<dyn Any + Send>>,
 }
 
 // SAFETY: `Lent::new` demands that the memory may be used from any thread, by nobody but the
@@ -46,17 +46,22 @@ impl Lent {
                 send: NonNull::dangling(),
                 recv: NonNull::dangling(),
                 len: 0,
-                #[cfg(any(test, feature = "sim"))]
-                loan: None,
+                guard: None,
             };
         };
         Self {
             send,
             recv,
             len,
-            #[cfg(any(test, feature = "sim"))]
-            loan: None,
+            guard: None,
         }
+    }
+
+    /// Keeps `guard` for as long as the loan lasts.
+    #[must_use]
+    pub fn with_guard(mut self, guard: impl Send + 'static) -> Self {
+        self.guard = Some(Box::new(guard));
+        self
     }
 
     /// Length of each of the buffers, in bytes. Zero if a null pointer was lent.
@@ -162,9 +167,8 @@ impl OwnedBuffers {
         let send = self.send.as_ref().map(|s| s.as_ptr()).unwrap_or(recv);
         // SAFETY: both live until `self` is dropped, which panics before that if the loan lasts;
         // meanwhile every access to `recv` is refused, and nothing writes to `send`.
-        let mut lent = unsafe { Lent::new(send, recv, self.recv.len()) };
-        lent.loan = Some(Arc::clone(&self.loan));
-        lent
+        let lent = unsafe { Lent::new(send, recv, self.recv.len()) };
+        lent.with_guard(Arc::clone(&self.loan))
     }
 
     /// The contribution; panics if it is replaced by the result.
