@@ -69,6 +69,11 @@ pub enum Error {
         /// How long it waited.
         waited: Duration,
     },
+    /// A call was abandoned: this peer has left the run without waiting for the verdict.
+    #[error(
+        "the call was abandoned; this peer has left the run and must join and synchronise again"
+    )]
+    Abandoned,
     /// The master was stopped in good order, which ends the run.
     #[error("the master at {address} was stopped")]
     MasterStopped {

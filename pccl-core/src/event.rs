@@ -1,5 +1,7 @@
 //! One typed stream of what happened, for logs, metrics, the simulator's oracle and people.
 
+use std::fmt;
+
 use crate::ids::{Epoch, MemberId, PeerGroup, Round, Serial};
 use crate::wire::control::{OpName, Outcome, Stamp};
 use crate::wire::reason::{AbortReason, EvictReason, LossCause, RefuseReason};
@@ -127,4 +129,57 @@ pub enum Event {
         /// By how much, in milliseconds.
         gap_ms: u64,
     },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Registered {
+                member,
+                name,
+                group,
+            } => write!(f, "newcomer {member} ({name}) registered for group {group}"),
+            Self::Refused { name, reason } => write!(f, "newcomer ({name}) refused: {reason}"),
+            Self::Admitted { member, round } => write!(f, "{member} admitted by round {round}"),
+            Self::Lost {
+                member,
+                name,
+                cause,
+            } => write!(f, "{member} ({name}) lost: it {cause}"),
+            Self::Evicted { member, reason } => write!(f, "{member} evicted: {reason}"),
+            Self::Detached { member, cause } => {
+                write!(f, "{member}'s connection to the master closed: {cause}")
+            }
+            Self::Attached { member } => write!(f, "{member} came back to the master"),
+            Self::Group { group, epoch, ring } => {
+                write!(f, "group {group} is now, at {epoch}, the ring {ring:?}")
+            }
+            Self::Verdict {
+                op,
+                group,
+                serial,
+                outcome,
+                stamp,
+            } => {
+                write!(f, "group {group}: {} ", op.key)?;
+                match outcome {
+                    Outcome::Commit => f.write_str("committed")?,
+                    Outcome::Abort(reason) => write!(f, "failed: {reason}")?,
+                }
+                write!(f, " ({serial}, {})", stamp.epoch)
+            }
+            Self::FirstSegmentSent { op } => write!(f, "{}: data is under way", op.key),
+            Self::Completed { vote } => write!(f, "{} {} completed", vote.call, vote.round),
+            Self::VoteFailed { vote, reason } => write!(f, "{} failed: {reason}", vote.call),
+            Self::Waiting { waits, missing } => write!(f, "{waits} waits for {missing:?}"),
+            Self::CannotDial { from, to, cause } => {
+                write!(f, "{from} cannot dial {to}: {cause}")
+            }
+            Self::EdgeBroken { a, b } => write!(f, "{a} and {b} cannot exchange data"),
+            Self::Stalled { gap_ms } => write!(
+                f,
+                "this process stood still for {gap_ms} ms; deadlines start anew"
+            ),
+        }
+    }
 }

@@ -1,0 +1,143 @@
+//! Runs the master of a run, or asks a running one for its status.
+
+mod signals;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use pccl_core::config::{MasterConfig, Timing};
+use pccl_core::{Master, master_status};
+
+use self::signals::Signals;
+
+/// Master of a PCCL run: keeps the peers in agreement, and moves none of their data.
+#[derive(Parser)]
+#[command(name = "pccl-master", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the status of a run as JSON, and exit.
+    Status {
+        /// Address of its master, as HOST:PORT.
+        address: String,
+    },
+}
+
+#[derive(Args)]
+struct Serve {
+    /// Where to listen, as HOST:PORT.
+    #[arg(
+        long,
+        visible_alias = "listen-address",
+        default_value = "0.0.0.0:48148"
+    )]
+    listen: String,
+    /// Seconds of silence after which a peer counts as lost. All other limits derive from it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds)]
+    peer_timeout: f64,
+    /// What to log: error, warn, info, debug, trace, or a filter such as "pccl=debug".
+    #[arg(long, default_value = "info")]
+    log_level: String,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Some(Command::Status { address }) => status(&address),
+        None => serve(&cli.serve),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("pccl-master: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn status(address: &str) -> Result<(), String> {
+    let status = master_status(address).map_err(|e| e.to_string())?;
+    println!("{status}");
+    Ok(())
+}
+
+fn serve(options: &Serve) -> Result<(), String> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&options.log_level)
+        .map_err(|e| format!("bad --log-level {:?}: {e}", options.log_level))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let config = MasterConfig {
+        timing: Timing::from_peer_timeout(Duration::from_secs_f64(options.peer_timeout)),
+        ..MasterConfig::default()
+    };
+    let mut master = Master::start(&options.listen, config).map_err(|e| e.to_string())?;
+    stop_on_signal(master.stopper())?;
+    tracing::info!(address = %master.local_addr(), "the master listens");
+    let why = master.join().map_err(|e| e.to_string())?;
+    tracing::info!(%why, "ended");
+    Ok(())
+}
+
+/// Stops the master at the first request to end.
+fn stop_on_signal(stop: impl Fn() + Send + 'static) -> Result<(), String> {
+    let (ready, listening) = std::sync::mpsc::channel();
+    let wait = move || {
+        let runtime = match tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+        {
+            Ok(runtime) => runtime,
+            Err(e) => {
+                let _ = ready.send(Err(e));
+                return;
+            }
+        };
+        let waited = runtime.block_on(async {
+            let mut signals = Signals::listen()?;
+            let _ = ready.send(Ok(()));
+            signals.next().await;
+            std::io::Result::Ok(())
+        });
+        match waited {
+            Ok(()) => {
+                tracing::info!("asked to end");
+                stop();
+            }
+            Err(e) => {
+                let _ = ready.send(Err(e));
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("pccl-signals".into())
+        .spawn(wait)
+        .map_err(|e| e.to_string())?;
+    match listening.recv() {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(e)) => Err(format!("cannot listen for signals: {e}")),
+        Err(_) => Err("the thread for signals ended".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (SHORTEST..=LONGEST).contains(&seconds) => Ok(seconds),
+        Ok(_) => Err(format!("must be between {SHORTEST} and {LONGEST}")),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Below this, the pauses of an ordinary scheduler would count as losses.
+const SHORTEST: f64 = 0.05;
+
+/// A day: beyond it the limits derived from it mean nothing.
+const LONGEST: f64 = 86_400.0;

@@ -1,0 +1,156 @@
+//! The calls that the control thread has to answer.
+
+use std::collections::BTreeMap;
+
+use super::driver::Work;
+use crate::collective::buffers::Lent;
+use crate::collective::engine::OpStats;
+use crate::error::{Error, Result};
+use crate::ids::CallId;
+use crate::membership::peer::{Answer, Request};
+use crate::runtime::calls::{Completer, Reply};
+use crate::runtime::sync::SyncControl;
+use crate::types::OpKey;
+use crate::wire::control::{Outcome, Stamp};
+use crate::wire::reason::WaitsIn;
+
+/// Open calls by number.
+#[derive(Default)]
+pub(super) struct Calls {
+    open: BTreeMap<CallId, Call>,
+}
+
+struct Call {
+    completer: Completer,
+    work: Work,
+    /// Whether the data thread has its buffers.
+    lent: bool,
+    /// Whether this peer is out of the run, in good order, when the call completes.
+    leaves: bool,
+    /// What the user is told once the data thread has given the buffers back.
+    ending: Option<Ending>,
+}
+
+/// How a use of a key has ended.
+pub(super) struct Ending {
+    pub(super) key: OpKey,
+    pub(super) outcome: Result<Outcome>,
+    pub(super) stamp: Stamp,
+}
+
+impl Calls {
+    pub(super) fn add(&mut self, id: CallId, request: &Request, completer: Completer, work: Work) {
+        let call = Call {
+            completer,
+            work,
+            lent: false,
+            leaves: matches!(request, Request::Leave),
+            ending: None,
+        };
+        self.open.insert(id, call);
+    }
+
+    pub(super) fn contains(&self, call: CallId) -> bool {
+        self.open.contains_key(&call)
+    }
+
+    /// Buffers for the data thread, once.
+    pub(super) fn lend(&mut self, call: CallId) -> Option<Lent> {
+        let call = self.open.get_mut(&call)?;
+        match std::mem::replace(&mut call.work, Work::None) {
+            Work::Reduce(lent) => {
+                call.lent = true;
+                Some(lent)
+            }
+            other => {
+                call.work = other;
+                None
+            }
+        }
+    }
+
+    /// The user's thread that fetches and serves state for a call.
+    pub(super) fn sync(&self, call: CallId) -> Option<&SyncControl> {
+        match &self.open.get(&call)?.work {
+            Work::Sync(control) => Some(control),
+            Work::None | Work::Reduce(_) => None,
+        }
+    }
+
+    /// The synchronisation that is open.
+    pub(super) fn any_sync(&self) -> Option<&SyncControl> {
+        self.open.keys().find_map(|call| self.sync(*call))
+    }
+
+    /// All of them.
+    pub(super) fn ids(&self) -> Vec<CallId> {
+        self.open.keys().copied().collect()
+    }
+
+    /// Notes how a use has ended. Whether the data thread has to give its buffers back first.
+    pub(super) fn ending(&mut self, id: CallId, ending: Ending) -> bool {
+        let Some(call) = self.open.get_mut(&id) else {
+            return false;
+        };
+        call.ending = Some(ending);
+        if !call.lent {
+            self.released(id, OpStats::default());
+            return false;
+        }
+        true
+    }
+
+    /// The data thread has given the buffers of a call back.
+    pub(super) fn released(&mut self, id: CallId, stats: OpStats) {
+        let Some(mut call) = self.open.remove(&id) else {
+            return;
+        };
+        let Some(ending) = call.ending.take() else {
+            call.lent = false;
+            self.open.insert(id, call);
+            return;
+        };
+        call.completer.complete(match ending.outcome {
+            Ok(Outcome::Commit) => Ok(Reply::Committed(stats, ending.stamp)),
+            Ok(Outcome::Abort(reason)) => Err(Error::Aborted {
+                what: WaitsIn::Op(ending.key),
+                reason,
+                stamp: ending.stamp,
+            }),
+            Err(error) => Err(error),
+        });
+    }
+
+    /// The peer machine has answered a call. Whether it was one that leaves the run.
+    pub(super) fn complete(&mut self, id: CallId, result: Result<Answer>) -> bool {
+        let Some(call) = self.open.remove(&id) else {
+            return false;
+        };
+        let left = call.leaves && result.is_ok();
+        call.completer.complete(result.map(|answer| match answer {
+            Answer::Done(_) => Reply::Done,
+            Answer::Pending(pending) => Reply::Pending(pending),
+        }));
+        left
+    }
+
+    /// Calls whose buffers the data thread has and was not told to give back.
+    pub(super) fn lent(&self) -> Vec<CallId> {
+        let lent = self
+            .open
+            .iter()
+            .filter(|(_, c)| c.lent && c.ending.is_none());
+        lent.map(|(id, _)| *id).collect()
+    }
+
+    /// Ends all calls with an error, or with what is known of them. Only for when no other thread
+    /// has buffers any more.
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        for id in self.ids() {
+            self.released(id, OpStats::default());
+            if let Some(call) = self.open.remove(&id) {
+                call.completer.complete(Err(error.clone()));
+            }
+        }
+    }
+}

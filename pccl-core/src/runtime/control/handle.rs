@@ -1,0 +1,160 @@
+//! The control thread as user threads see it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::driver::{self, Command, Work};
+use crate::config::PeerConfig;
+use crate::error::{Error, Result, UsageError};
+use crate::ids::{CallId, MemberId};
+use crate::membership::peer::{PeerInput, Request};
+use crate::runtime::calls::{self, Signal, Ticket, lock};
+use crate::runtime::events::Subscribers;
+use crate::types::Attributes;
+use crate::wire::control::MemberInfo;
+use crate::wire::reason::RequestCause;
+
+/// What the control thread shows to user threads.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) snapshot: Mutex<Snapshot>,
+    pub(super) subscribers: Subscribers,
+}
+
+/// State of the membership, as of the last call that completed.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot {
+    /// World sizes.
+    pub(crate) attributes: Attributes,
+    /// Own number while a member.
+    pub(crate) own: Option<MemberId>,
+    /// Own group, in the order of the ring.
+    pub(crate) ring: Vec<MemberInfo>,
+}
+
+/// Sends to the control thread. Cheap to clone; does not keep the thread alive.
+#[derive(Clone)]
+pub(crate) struct Controls {
+    commands: mpsc::UnboundedSender<Command>,
+    last_call: Arc<AtomicU64>,
+}
+
+/// A control thread; ends it when dropped.
+pub(crate) struct ControlThread {
+    controls: Controls,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ControlThread {
+    /// Starts the thread. Nothing is resolved, bound or dialled before the first connect.
+    pub(crate) fn start(master: String, config: PeerConfig) -> Result<Self> {
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let shared = Arc::<Shared>::default();
+        let thread = std::thread::Builder::new()
+            .name("pccl-control".into())
+            .spawn({
+                let shared = shared.clone();
+                move || driver::run(master, config, shared, inbox)
+            })
+            .map_err(|e| Error::Internal(format!("control thread: {e}")))?;
+        Ok(Self {
+            controls: Controls {
+                commands,
+                last_call: Arc::default(),
+            },
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// To hand to call handles, which may outlive the communicator.
+    pub(crate) fn controls(&self) -> &Controls {
+        &self.controls
+    }
+
+    /// State of the membership.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        lock(&self.shared.snapshot).clone()
+    }
+
+    /// World sizes.
+    pub(crate) fn attributes(&self) -> Attributes {
+        lock(&self.shared.snapshot).attributes
+    }
+
+    /// Who is told of events.
+    pub(crate) fn subscribers(&self) -> &Subscribers {
+        &self.shared.subscribers
+    }
+}
+
+impl Controls {
+    /// Begins a call; `signal` is raised when it completes.
+    pub(crate) fn submit(
+        &self,
+        request: Request,
+        limit: Option<Duration>,
+        work: Work,
+        signal: Arc<Signal>,
+    ) -> (CallId, Ticket) {
+        let call = CallId(self.last_call.fetch_add(1, Ordering::Relaxed) + 1);
+        let (ticket, completer) = calls::call(signal);
+        let command = Command::Call {
+            call,
+            request,
+            limit,
+            work,
+            completer,
+        };
+        if let Err(mpsc::error::SendError(Command::Call { completer, .. })) =
+            self.commands.send(command)
+        {
+            completer.complete(Err(Error::Usage(UsageError::Closed)));
+        }
+        (call, ticket)
+    }
+
+    /// Asks for the end of a call.
+    pub(crate) fn cancel(&self, call: CallId) {
+        // A thread that has ended has completed all of its calls.
+        let _ = self.commands.send(Command::Cancel {
+            call,
+            cause: RequestCause::Cancelled,
+        });
+    }
+
+    /// Asks for the end of all open calls.
+    pub(crate) fn cancel_all(&self) {
+        // As above.
+        let _ = self.commands.send(Command::CancelAll);
+    }
+
+    /// Tells the machine something, from the user's thread that fetches state.
+    pub(crate) fn input(&self, input: PeerInput) {
+        // A thread that has ended has ended the call as well.
+        let _ = self.commands.send(Command::Input(input));
+    }
+
+    /// Leaves the run at once, without a word.
+    pub(crate) fn abandon(&self) {
+        // A thread that has ended has left.
+        let _ = self.commands.send(Command::Abandon);
+    }
+}
+
+impl Drop for ControlThread {
+    fn drop(&mut self) {
+        // A thread that has ended needs no telling.
+        let _ = self.controls.commands.send(Command::Close);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!(target: "pccl::peer", "the control thread panicked");
+        }
+    }
+}

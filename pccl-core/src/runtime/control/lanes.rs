@@ -1,0 +1,171 @@
+//! Connections between members, until the data thread has them.
+
+use std::collections::BTreeMap;
+
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::driver::Inbound;
+use crate::config::Timing;
+use crate::ids::{LaneId, MemberId};
+use crate::membership::peer::PeerInput;
+use crate::transport::admission::Admission;
+use crate::transport::handshake::{self, Dial};
+use crate::transport::listener::{Accepted, Gate, Listener};
+use crate::transport::slots::Slot;
+use crate::wire::lane::Purpose;
+
+/// A connection whose handshake is over.
+pub(super) struct Opened {
+    /// The membership that it was opened under; of an earlier one it is of no use any more.
+    membership: u64,
+    pub(super) stream: TcpStream,
+    pub(super) peer: MemberId,
+    pub(super) dialled: bool,
+    /// Connections per edge that the other end wants.
+    pub(super) wanted: u16,
+    slot: Option<Slot>,
+}
+
+/// Dials, the admission table, and the numbers of lanes.
+pub(super) struct Lanes {
+    inbound: mpsc::UnboundedSender<Inbound>,
+    admission: watch::Sender<Admission>,
+    wanted: u16,
+    membership: u64,
+    last_lane: u64,
+    dials: Vec<AbortHandle>,
+    /// Lanes that the data thread has, each with its place among the accepted ones.
+    open: BTreeMap<LaneId, Option<Slot>>,
+}
+
+impl Lanes {
+    pub(super) fn new(inbound: mpsc::UnboundedSender<Inbound>, wanted: u16) -> Self {
+        Self {
+            inbound,
+            admission: watch::Sender::default(),
+            wanted,
+            membership: 0,
+            last_lane: 0,
+            dials: Vec::new(),
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// Accepts from now on whom the admission table knows.
+    pub(super) fn listen(&self, listener: Listener, timing: Timing) {
+        let gate = Gate::new(self.admission.subscribe(), self.wanted, timing);
+        let (accepted, mut inbox) = mpsc::channel(ACCEPTED);
+        tokio::spawn(listener.run(gate, accepted));
+        let inbound = self.inbound.clone();
+        tokio::spawn(async move {
+            while let Some(connection) = inbox.recv().await {
+                if inbound.send(Inbound::Accepted(connection)).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// A connection that was accepted and is for data.
+    pub(super) fn accepted(&self, accepted: Accepted, wanted: u16) -> Opened {
+        let Accepted {
+            stream,
+            hello,
+            slot,
+            ..
+        } = accepted;
+        Opened {
+            membership: self.membership,
+            stream,
+            peer: hello.from,
+            dialled: false,
+            wanted,
+            slot: Some(slot),
+        }
+    }
+
+    /// Replaces the admission table.
+    pub(super) fn admit(&self, admission: Admission) {
+        self.admission.send_replace(admission);
+    }
+
+    /// Dials a member for data, in the background.
+    pub(super) fn dial(&mut self, dial: Dial, timing: Timing) {
+        let (inbound, membership) = (self.inbound.clone(), self.membership);
+        let addresses = dial.peer.addresses.len().max(1) as u32;
+        let deadline = Instant::now() + timing.handshake() * addresses.min(MOST_SHARES);
+        let task = tokio::spawn(async move {
+            let peer = dial.peer.id;
+            let message = match handshake::dial(&dial, deadline, &timing).await {
+                Ok(dialled) => Inbound::Lane(Opened {
+                    membership,
+                    stream: dialled.stream,
+                    peer,
+                    dialled: true,
+                    wanted: dialled.wanted,
+                    slot: None,
+                }),
+                Err(error) => Inbound::Input(PeerInput::DialFailed {
+                    peer,
+                    cause: error.to_string(),
+                    refusal: error.refusal,
+                }),
+            };
+            let _ = inbound.send(message);
+        });
+        self.dials.retain(|dial| !dial.is_finished());
+        self.dials.push(task.abort_handle());
+    }
+
+    /// Purpose of connections that carry data.
+    pub(super) fn purpose(&self) -> Purpose {
+        Purpose::Lane {
+            wanted: self.wanted,
+        }
+    }
+
+    /// Gives a lane its number; none if it is of an earlier membership.
+    pub(super) fn register(&mut self, opened: &mut Opened) -> Option<LaneId> {
+        if opened.membership != self.membership {
+            return None;
+        }
+        self.last_lane += 1;
+        let lane = LaneId(self.last_lane);
+        self.open.insert(lane, opened.slot.take());
+        Some(lane)
+    }
+
+    /// A lane has closed.
+    pub(super) fn closed(&mut self, lane: LaneId) {
+        self.open.remove(&lane);
+    }
+
+    /// Whether the data thread has lanes.
+    pub(super) fn any_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Lanes that the data thread has not said to be closed.
+    pub(super) fn take_open(&mut self) -> Vec<LaneId> {
+        std::mem::take(&mut self.open).into_keys().collect()
+    }
+
+    /// The membership has ended, or another one begins: nobody is let in until the machine says
+    /// whom, and dials under way are called off.
+    pub(super) fn new_membership(&mut self) {
+        self.membership += 1;
+        self.admission.send_replace(Admission::default());
+        for dial in self.dials.drain(..) {
+            dial.abort();
+        }
+    }
+}
+
+/// Connections past their handshake and not yet taken.
+const ACCEPTED: usize = 64;
+
+/// A member with very many addresses is not dialled for longer than this many handshakes.
+const MOST_SHARES: u32 = 8;

@@ -1,0 +1,41 @@
+//! Where a peer listens.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::config::PeerConfig;
+use crate::error::{Error, UsageError};
+use crate::membership::peer::OwnAddresses;
+use crate::runtime::dial;
+use crate::transport::listener::Listener;
+use crate::transport::sockopt;
+
+/// Binds the port that members dial, and says what to announce. By default on the address that
+/// reaches the master: a peer that shares its machine with the master, and dials it there, is not
+/// reachable from elsewhere.
+pub(super) async fn listen(
+    master: &str,
+    config: &PeerConfig,
+    limit: Duration,
+) -> Result<(Listener, OwnAddresses), Error> {
+    let wanted = match config.listen {
+        Some(wanted) => wanted,
+        None => {
+            let masters = dial::resolve(master, limit).await?;
+            let local = masters
+                .iter()
+                .find_map(|m| sockopt::address_towards(*m).ok());
+            SocketAddr::new(local.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0)
+        }
+    };
+    let bad = |e: std::io::Error| {
+        Error::Usage(UsageError::Address {
+            address: wanted.to_string(),
+            cause: e.to_string(),
+        })
+    };
+    let listener = Listener::bind(wanted).map_err(bad)?;
+    let port = listener.address().map_err(bad)?.port();
+    let announce = config.announce.clone();
+    Ok((listener, OwnAddresses { port, announce }))
+}

@@ -1,0 +1,138 @@
+//! Dials a master.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::task::JoinSet;
+
+use super::framed::MessageReader;
+use crate::config::Timing;
+use crate::error::{ConnectPhase, Error, Result};
+use crate::transport::sockopt::{self, Role};
+use crate::wire::control::{ControlHello, ControlReply};
+use crate::wire::frame::{self, Party, Preamble};
+
+/// An open connection, with the master's answer.
+pub(super) struct Opened {
+    pub(super) reply: ControlReply,
+    pub(super) reader: MessageReader,
+    pub(super) writer: OwnedWriteHalf,
+}
+
+/// Dials the master and says `hello`. Takes at most the limit of a handshake for each of: looking
+/// up the name, the connection, the handshake.
+pub(super) async fn dial(master: &str, hello: &ControlHello, timing: &Timing) -> Result<Opened> {
+    let limit = timing.handshake();
+    let failed = |phase: ConnectPhase, cause: String| Error::Unreachable {
+        address: master.into(),
+        phase,
+        cause,
+    };
+    let addresses = resolve(master, limit).await?;
+    let stream = within(limit, connect(addresses)).await;
+    let stream = stream.map_err(|e| failed(ConnectPhase::Dial, e))?;
+    let opened = within(limit, greet(stream, hello, timing)).await;
+    opened.map_err(|e| failed(ConnectPhase::Handshake, e))
+}
+
+/// Asks a master for the status of its run, from a thread without an event loop.
+pub(crate) fn ask_status(master: &str) -> Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::Internal(format!("the system refused an event loop: {e}")))?;
+    let opened = runtime.block_on(dial(master, &ControlHello::Status, &Timing::default()));
+    runtime.shutdown_background();
+    match opened?.reply {
+        ControlReply::Status(status) => Ok(status),
+        ControlReply::Refused(reason) => Err(Error::Refused {
+            address: master.into(),
+            reason,
+        }),
+        other => Err(Error::Unreachable {
+            address: master.into(),
+            phase: ConnectPhase::Handshake,
+            cause: format!("it answered with {other:?}"),
+        }),
+    }
+}
+
+/// Addresses that a name stands for, looked up anew each time: a master that moves keeps its name.
+pub(super) async fn resolve(master: &str, limit: Duration) -> Result<Vec<SocketAddr>> {
+    let look_up = async {
+        let found = tokio::net::lookup_host(master).await;
+        let found: Vec<_> = found.map_err(|e| e.to_string())?.collect();
+        match found.is_empty() {
+            true => Err("the name has no address".into()),
+            false => Ok(found),
+        }
+    };
+    let found = within(limit, look_up).await;
+    found.map_err(|cause| Error::Unreachable {
+        address: master.into(),
+        phase: ConnectPhase::Resolve,
+        cause,
+    })
+}
+
+async fn within<T>(
+    limit: Duration,
+    step: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    let timed_out = |_| Err(format!("no answer within {limit:?}"));
+    let done = tokio::time::timeout(limit, step).await;
+    done.unwrap_or_else(timed_out)
+}
+
+/// The first connection that opens. Dials start one after the other, a little apart, so that an
+/// address family that leads nowhere costs that little and not the whole limit.
+async fn connect(addresses: Vec<SocketAddr>) -> Result<TcpStream, String> {
+    let mut dials = JoinSet::new();
+    for (n, address) in addresses.into_iter().take(ADDRESSES).enumerate() {
+        dials.spawn(async move {
+            tokio::time::sleep(STAGGER * n as u32).await;
+            let stream = TcpStream::connect(address).await;
+            stream.map_err(|e| format!("{address}: {e}"))
+        });
+    }
+    let mut causes = Vec::new();
+    while let Some(dial) = dials.join_next().await {
+        match dial {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(cause)) => causes.push(cause),
+            Err(e) => causes.push(e.to_string()),
+        }
+    }
+    Err(causes.join("; "))
+}
+
+async fn greet(stream: TcpStream, hello: &ControlHello, timing: &Timing) -> Result<Opened, String> {
+    sockopt::apply(&stream, Role::Control, timing);
+    let (read, mut writer) = stream.into_split();
+    let mut words = Preamble::dial(Party::Control).encode().to_vec();
+    let hello = frame::encode(hello, frame::CONTROL_HELLO_LIMIT);
+    words.extend(hello.map_err(|e| e.to_string())?);
+    let sent = writer.write_all(&words).await;
+    sent.map_err(|e| e.to_string())?;
+    let mut reader = MessageReader::new(read, frame::FRAME_LIMIT);
+    let answer = reader.preamble().await?;
+    answer.chosen(frame::VERSIONS).map_err(|e| e.to_string())?;
+    if answer.party != Party::Control {
+        return Err("it is no master, but a member of a run".into());
+    }
+    let reply = reader.message().await?;
+    Ok(Opened {
+        reply,
+        reader,
+        writer,
+    })
+}
+
+/// Addresses of one name that are dialled.
+const ADDRESSES: usize = 16;
+
+/// Time between the starts of two dials.
+const STAGGER: Duration = Duration::from_millis(200);

@@ -1,0 +1,109 @@
+//! The master's thread as its owner sees it.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, mpsc as std_mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::driver::{self, Command};
+use crate::config::MasterConfig;
+use crate::error::{Error, Result};
+use crate::ids::{Incarnation, MemberId, RunId};
+use crate::membership::master::Master;
+use crate::runtime::calls::lock;
+use crate::runtime::{listen, randomness};
+
+/// A running master.
+pub(crate) struct MasterThread {
+    commands: mpsc::UnboundedSender<Command>,
+    local_addr: SocketAddr,
+    why: Arc<Mutex<Option<String>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MasterThread {
+    /// Listens, and starts the thread.
+    pub(crate) fn start(address: &str, config: MasterConfig) -> Result<Self> {
+        let listener = listen::bind(address)?;
+        let local_addr = listener
+            .local_addr()
+            .map_err(|e| Error::Internal(format!("address of the listening socket: {e}")))?;
+        let run = RunId(randomness::u128()?);
+        let seed = randomness::u64()?;
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let why = Arc::new(Mutex::new(None));
+        let timing = config.timing;
+        let thread = std::thread::Builder::new()
+            .name("pccl-master".into())
+            .spawn({
+                let why = why.clone();
+                move || {
+                    let new = |now| Master::new(config, run, Incarnation(1), seed, now);
+                    let ended = driver::run(listener, timing, new, inbox);
+                    *lock(&why) = Some(ended);
+                }
+            })
+            .map_err(|e| Error::Internal(format!("thread of the master: {e}")))?;
+        Ok(Self {
+            commands,
+            local_addr,
+            why,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens.
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Status of the run as JSON; none if the master has ended.
+    pub(crate) fn status(&self) -> Option<String> {
+        let (answer, status) = std_mpsc::sync_channel(1);
+        self.commands.send(Command::Status(answer)).ok()?;
+        status.recv_timeout(STATUS_LIMIT).ok()
+    }
+
+    /// Evicts a member.
+    pub(crate) fn evict(&self, member: MemberId) {
+        // A master that has ended has no members.
+        let _ = self.commands.send(Command::Evict(member));
+    }
+
+    /// Asks for an orderly end; does not wait for it.
+    pub(crate) fn stop(&self) {
+        // A master that has ended is stopped.
+        let _ = self.commands.send(Command::Stop);
+    }
+
+    /// Something that can stop the master from another thread.
+    pub(crate) fn stopper(&self) -> impl Fn() + Send + Sync + Clone + 'static {
+        let commands = self.commands.clone();
+        move || {
+            let _ = commands.send(Command::Stop);
+        }
+    }
+
+    /// Waits for the end, and says why it came.
+    pub(crate) fn join(&mut self) -> Result<String> {
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            return Err(Error::Internal("the master's thread panicked".into()));
+        }
+        let why = lock(&self.why).clone();
+        why.ok_or_else(|| Error::Internal("the master's thread panicked".into()))
+    }
+}
+
+impl Drop for MasterThread {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = self.join();
+    }
+}
+
+/// A master that does not answer its own process within this time hangs.
+const STATUS_LIMIT: Duration = Duration::from_secs(10);

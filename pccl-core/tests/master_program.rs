@@ -1,0 +1,63 @@
+//! The program `pccl-master`.
+#![cfg(feature = "cli")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use support::{peer, within_limit};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_pccl-master");
+
+#[test]
+fn it_serves_tells_its_status_and_ends_its_members_calls() {
+    within_limit(|| {
+        let mut program = Command::new(PROGRAM)
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--peer-timeout",
+                "3",
+                "--log-level",
+                "info",
+            ])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(program.stderr.take().unwrap()).lines();
+        let line = log.find(|l| l.as_ref().unwrap().contains("the master listens"));
+        let line = line.unwrap().unwrap();
+        let at = line.find("127.0.0.1:").unwrap();
+        let end = |c: char| !(c.is_ascii_digit() || c == '.' || c == ':');
+        let address = line[at..].split(end).next().unwrap().to_owned();
+
+        let member = peer(&address);
+        member.connect(None).unwrap();
+        let status = Command::new(PROGRAM)
+            .args(["status", &address])
+            .output()
+            .unwrap();
+        assert!(status.status.success());
+        let status = String::from_utf8(status.stdout).unwrap();
+        assert!(
+            status.trim().starts_with('{') && status.trim().ends_with('}'),
+            "{status}"
+        );
+
+        program.kill().unwrap();
+        program.wait().unwrap();
+    });
+}
+
+#[test]
+fn asking_nobody_fails_and_says_so() {
+    let asked = Command::new(PROGRAM)
+        .args(["status", "127.0.0.1:1"])
+        .output()
+        .unwrap();
+    assert!(!asked.status.success());
+    let said = String::from_utf8(asked.stderr).unwrap();
+    assert!(said.contains("127.0.0.1:1"), "{said}");
+}
