@@ -1,13 +1,14 @@
 //! Unanimous calls: one open at a time, numbered by rounds and failed tries. (Rules 1, 5, 6)
 //!
 //! A call ends with the master's `Completed` or `Failed` only; giving it up asks the master to
-//! take the vote back, and the answer may still be that the round is complete.
+//! take the vote back, and the answer may still be that the round is complete. Tries that failed
+//! before this member voted are the master's to remember: a vote for one is answered with its
+//! failure, so that every member's user sees every failed try once.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::Peer;
 use super::io::{Answer, PeerOutput};
-use super::{Peer, Standing};
 use crate::error::{Error, UsageError};
 use crate::event::Event;
 use crate::ids::{CallId, Round, Time};
@@ -24,20 +25,17 @@ pub(super) struct Votes {
 }
 
 /// Counting of one class of calls: those that complete a round, or queries.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Count {
     completed: Round,
     tries: u32,
-    /// Tries that failed before the user voted for them, each of which fails a call of the user
-    /// when its turn comes. (Rule 5)
-    ahead: BTreeMap<u32, (AbortReason, Stamp)>,
 }
 
 impl Count {
     fn complete(&mut self, round: Round) {
         *self = Self {
             completed: Round(round.0.saturating_add(1)),
-            ..Self::default()
+            tries: 0,
         };
     }
 
@@ -166,16 +164,10 @@ impl Peer {
             return;
         }
         let count = self.votes.count(what);
-        let tries = count.tries;
-        if let Some((reason, stamp)) = count.ahead.remove(&tries) {
-            count.fail();
-            self.vote_failed(call, what, reason, &stamp);
-            return;
-        }
         let name = VoteName {
             call: what,
             round: count.completed,
-            tries,
+            tries: count.tries,
         };
         self.votes.open = Some(Vote {
             call,
@@ -236,33 +228,32 @@ impl Peer {
     }
 
     /// A try failed for all.
-    pub(super) fn on_failed(&mut self, name: VoteName, reason: AbortReason, stamp: Stamp) {
+    pub(super) fn on_failed(&mut self, name: VoteName, reason: AbortReason, stamp: &Stamp) {
         let query = is_query(name.call);
-        // The registration of a newcomer is its vote, in no particular try: it goes on.
-        if matches!(self.standing, Standing::Joining(_)) {
+        let this = |vote: &mut Vote| {
+            let (round, tries) = (vote.name.round, vote.name.tries);
+            is_query(vote.name.call) == query && (round, tries) == (name.round, name.tries)
+        };
+        let Some(vote) = self.votes.open.take_if(this) else {
+            // Sent again.
             return;
+        };
+        self.votes.count(name.call).fail();
+        if !query {
+            self.shown.show(stamp);
+            self.tell_group();
         }
-        let count = self.votes.count(name.call);
-        if name.round != count.completed || name.tries < count.tries {
-            return;
-        }
-        let tries = count.tries;
-        let open = self
-            .votes
-            .open
-            .take_if(|vote| is_query(vote.name.call) == query && name.tries == tries);
-        match open {
-            Some(vote) => {
-                self.votes.count(name.call).fail();
-                self.vote_failed(vote.call, vote.name.call, reason, &stamp);
-            }
-            None => {
-                let ahead = &mut self.votes.count(name.call).ahead;
-                if ahead.len() < MOST_AHEAD {
-                    ahead.insert(name.tries, (reason, stamp));
-                }
-            }
-        }
+        let event = Event::VoteFailed {
+            vote: vote.name,
+            reason: reason.clone(),
+        };
+        self.outputs.push_back(PeerOutput::Event(event));
+        let error = Error::Aborted {
+            what: WaitsIn::Call(vote.name.call),
+            reason,
+            stamp: self.shown.stamp(stamp.pending),
+        };
+        self.complete(vote.call, Err(error));
     }
 
     /// Sends what the master does not know of the open call.
@@ -284,25 +275,6 @@ impl Peer {
         }
         Ok(())
     }
-
-    fn vote_failed(
-        &mut self,
-        call: CallId,
-        what: UnanimousCall,
-        reason: AbortReason,
-        stamp: &Stamp,
-    ) {
-        if !is_query(what) {
-            self.shown.show(stamp);
-            self.tell_group();
-        }
-        let error = Error::Aborted {
-            what: WaitsIn::Call(what),
-            reason,
-            stamp: self.shown.stamp(stamp.pending),
-        };
-        self.complete(call, Err(error));
-    }
 }
 
 /// Whether a call completes no round and is counted by itself.
@@ -312,7 +284,3 @@ pub(super) fn is_query(call: UnanimousCall) -> bool {
         UnanimousCall::UpdateTopology | UnanimousCall::OptimizeTopology => false,
     }
 }
-
-/// Failed tries that are kept for a user who has not voted for them yet. The master answers a vote
-/// for any failed try, so what does not fit is only told a round trip later.
-const MOST_AHEAD: usize = 64;

@@ -2,6 +2,18 @@
 //!
 //! Pure: see [`crate::membership`] for how it is driven. It decides when to dial whom, what the
 //! master is told, when calls return and with what; the driver owns sockets, buffers and threads.
+//!
+//! How calls end, in all cases:
+//! - A use of a key, or a unanimous call, ends with the master's word. Its limit, a cancel, or the
+//!   communicator's end only ask for it to fail (once, the first reason counts) and then wait for
+//!   that word, which may be success.
+//! - If the master cannot be reached for the master limit, or owes such a word for that long, the
+//!   peer has left the run: everything open fails with `MasterLost`. Limits of calls stand still
+//!   while the master is away, so that this alone ends them then.
+//! - Eviction and the master's stop fail everything open at once.
+//! - A call that joins and has no limit fails with the first dial of the master that fails; with
+//!   a limit, dials are repeated until it passes. Once registered it waits for its admission.
+//! - After any of these but leaving, `connect` and `update_topology` register anew.
 
 mod attributes;
 mod backoff;
@@ -258,7 +270,7 @@ impl Peer {
                 vote,
                 reason,
                 stamp,
-            } => self.on_failed(vote, reason, stamp),
+            } => self.on_failed(vote, reason, &stamp),
             Down::SyncPlan(plan) => self.on_sync_plan(plan),
             Down::Dial { peers } => self.on_dial(peers, now),
             Down::Expect { peers } => self.on_expect(peers, now),

@@ -53,27 +53,20 @@ fn a_vote_is_numbered_by_round_and_tries_and_completes() {
 }
 
 #[test]
-fn a_try_that_failed_before_this_member_voted_fails_its_vote_at_once() {
+fn a_try_that_failed_before_this_member_voted_fails_its_vote() {
     let mut rig = Rig::member(7, &RING);
-    assert_eq!(
-        rig.message(failed(UPDATE, FIRST + 1, 0, stamp(2, 2, &[7]))),
-        []
-    );
-    assert_eq!(
-        rig.message(failed(UPDATE, FIRST + 1, 1, stamp(3, 3, &[7]))),
-        []
-    );
+    // The master answers a vote for a try that has failed; word of it before that is nothing.
+    let early = failed(UPDATE, FIRST + 1, 0, stamp(2, 2, &[7]));
+    assert_eq!(rig.message(early.clone()), []);
     assert_eq!(rig.peer.attributes().group_world_size, 2);
-    let (call, outputs) = rig.vote(UPDATE);
-    let error = aborted(UPDATE, stamp(2, 2, &[7]));
-    assert_eq!(outputs.last(), Some(&complete(call, error)));
-    assert_eq!(voted(&outputs), None);
-    assert_eq!(rig.peer.attributes().group_world_size, 1);
     let (call, outputs) = rig.vote(OPTIMIZE);
-    let error = aborted(OPTIMIZE, stamp(3, 3, &[7]));
+    assert_eq!(voted(&outputs), Some(vote_name(OPTIMIZE, FIRST + 1, 0)));
+    let outputs = rig.message(early);
+    let error = aborted(OPTIMIZE, stamp(2, 2, &[7]));
     assert_eq!(outputs.last(), Some(&complete(call, error)));
+    assert_eq!(rig.peer.attributes().group_world_size, 1);
     let (_, outputs) = rig.vote(UPDATE);
-    assert_eq!(voted(&outputs), Some(vote_name(UPDATE, FIRST + 1, 2)));
+    assert_eq!(voted(&outputs), Some(vote_name(UPDATE, FIRST + 1, 1)));
 }
 
 #[test]
@@ -88,19 +81,6 @@ fn a_failure_that_comes_again_is_ignored() {
         rig.message(failed(UPDATE, FIRST, 1, stamp(1, 1, &RING))),
         []
     );
-}
-
-#[test]
-fn failures_kept_for_later_are_limited() {
-    let mut rig = Rig::member(7, &RING);
-    for tries in 0..1000 {
-        rig.message(failed(UPDATE, FIRST + 1, tries, stamp(1, 1, &RING)));
-    }
-    let mut failures = 0;
-    while voted(&rig.vote(UPDATE).1).is_none() {
-        failures += 1;
-    }
-    assert_eq!(failures, 64);
 }
 
 #[test]

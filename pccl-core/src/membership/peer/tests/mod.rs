@@ -8,6 +8,7 @@ mod operations;
 mod random;
 mod session;
 mod sync;
+mod together;
 
 use std::time::Duration;
 

@@ -20,7 +20,6 @@ struct Ledger {
     opened: Vec<(OpName, Serial)>,
     votes: Vec<VoteName>,
     lanes: BTreeSet<LaneId>,
-    attributes: Attributes,
     view: u64,
 }
 
@@ -144,7 +143,7 @@ fn input(rig: &mut Rig, ledger: &mut Ledger, step: &Step) -> Option<PeerInput> {
         }),
         9 | 10 => {
             let vote = pick(&ledger.votes, a);
-            let vote = vote.unwrap_or(vote_name(UnanimousCall::UpdateTopology, FIRST, 0));
+            let vote = vote.unwrap_or_else(|| vote_name(UnanimousCall::UpdateTopology, FIRST, 0));
             PeerInput::Message(Down::Completed {
                 vote,
                 stamp,
@@ -254,7 +253,6 @@ fn give(rig: &mut Rig, ledger: &mut Ledger, input: PeerInput) {
         // At most the call that joins is open.
         assert!(ledger.open.len() <= 1, "{:?} stay open", ledger.open);
     }
-    ledger.attributes = rig.peer.attributes();
 }
 
 /// Ticks at every deadline of the next while, as a driver does.
