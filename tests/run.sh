@@ -3,6 +3,7 @@
 # pip and venv; sets up the rest itself, under .venv and target. Stops at the first step that fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. pccl-py/venv.sh
 
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
 
@@ -31,8 +32,20 @@ documentation() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked
 }
 
+python_types() {
+    (cd pccl-py/python && "$PYTHON" -m mypy --config-file ../pyproject.toml pccl) &&
+        (cd pccl-py/tests && "$PYTHON" -m mypy --config-file ../pyproject.toml .) &&
+        (cd examples/digits && "$PYTHON" -m mypy --config-file ../../pccl-py/pyproject.toml .)
+}
+
 step format cargo fmt --all --check
 step lints cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 step rust rust_tests --workspace --all-features
 step doctests cargo test --workspace --doc --all-features --locked
 step documentation documentation
+step python prepare_python pccl-py/requirements-test.txt examples/digits/requirements.txt
+step "python format" "$PYTHON" -m ruff format --check --config pccl-py/pyproject.toml pccl-py examples
+step "python lints" "$PYTHON" -m ruff check --config pccl-py/pyproject.toml pccl-py examples
+step "python types" python_types
+step digits "$PYTHON" examples/digits/digits.py
+step "python tests" "$PYTHON" -m pytest pccl-py/tests

@@ -1,0 +1,73 @@
+"""Fault-tolerant collective communication over the public internet.
+
+Training processes (*peers*) join and leave a run at any time; a small *master* keeps them in
+agreement; the peers average tensors among themselves, and every one ends with the same bits.
+
+    import numpy as np
+    import pccl
+
+    peer = pccl.Communicator("127.0.0.1:48148")
+    peer.connect()
+    gradient = np.ones(1000, np.float32)
+    peer.all_reduce(gradient, gradient, op=pccl.ReduceOp.AVG)
+
+The names and signatures are those of PCCL 1.0; what is added is marked in the documentation of
+each class.
+"""
+
+from importlib.metadata import version
+
+from ._communicator import Communicator
+from ._enums import (
+    Attribute,
+    DataType,
+    DeviceType,
+    DistributionHint,
+    QuantizationAlgorithm,
+    ReduceOp,
+    Result,
+    SharedStateSyncStrategy,
+)
+from ._errors import ArgumentError, PCCLError, UnsupportedError
+from ._events import Event
+from ._handle import AsyncReduceHandle
+from ._master import MasterNode
+from ._types import (
+    QuantizationOptions,
+    ReduceDescriptor,
+    ReduceInfo,
+    ReduceOpDescriptor,
+    ReduceOperandDescriptor,
+    SharedState,
+    SharedStateSyncInfo,
+    TensorInfo,
+)
+
+__version__ = version("pccl")
+
+__all__ = [
+    "ArgumentError",
+    "AsyncReduceHandle",
+    "Attribute",
+    "Communicator",
+    "DataType",
+    "DeviceType",
+    "DistributionHint",
+    "Event",
+    "MasterNode",
+    "PCCLError",
+    "QuantizationAlgorithm",
+    "QuantizationOptions",
+    "ReduceDescriptor",
+    "ReduceInfo",
+    "ReduceOp",
+    "ReduceOpDescriptor",
+    "ReduceOperandDescriptor",
+    "Result",
+    "SharedState",
+    "SharedStateSyncInfo",
+    "SharedStateSyncStrategy",
+    "TensorInfo",
+    "UnsupportedError",
+    "__version__",
+]

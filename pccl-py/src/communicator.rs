@@ -1,0 +1,182 @@
+//! A peer of a run, for Python.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pccl_core::config::PeerConfig;
+use pccl_core::error::{Error, UsageError};
+use pccl_core::ids::{PeerGroup, Tag};
+use pccl_core::types::{DataType, ReduceDescriptor, ReduceOp, SyncStrategy};
+use pccl_core::{Begin, CallOptions, Communicator as CoreCommunicator};
+use pyo3::prelude::*;
+
+use crate::buffers::Memory;
+use crate::errors::{Function, argument_error, exception};
+use crate::events::Events;
+use crate::operation::Operation;
+use crate::wait::{seconds, wait};
+
+/// A peer. Leaves the run, in good order, when it is destroyed.
+#[pyclass(frozen, module = "pccl._native")]
+pub(crate) struct Communicator {
+    core: Mutex<Option<Arc<CoreCommunicator>>>,
+    closed: Arc<AtomicBool>,
+}
+
+#[pymethods]
+impl Communicator {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        group: u32,
+        pool: u16,
+        name: String,
+        segment: Option<u32>,
+        listen: Option<&str>,
+    ) -> PyResult<Self> {
+        let function = Function::Other("Communicator");
+        let mut config = PeerConfig {
+            name,
+            group: PeerGroup(group),
+            pool,
+            ..PeerConfig::default()
+        };
+        if let Some(segment) = segment {
+            config.segment = segment;
+        }
+        config.listen = listen
+            .map(|text| {
+                text.parse().map_err(|error| {
+                    argument_error(py, function.name(), format!("listen {text:?}: {error}"))
+                })
+            })
+            .transpose()?;
+        let core = CoreCommunicator::new(address, config)
+            .map_err(|error| exception(py, function, &error))?;
+        Ok(Self {
+            core: Mutex::new(Some(Arc::new(core))),
+            closed: Arc::default(),
+        })
+    }
+
+    fn connect(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<()> {
+        self.call(py, Function::Connect, Begin::Connect, limit)?;
+        Ok(())
+    }
+
+    fn update_topology(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<()> {
+        self.call(py, Function::UpdateTopology, Begin::UpdateTopology, limit)?;
+        Ok(())
+    }
+
+    fn are_peers_pending(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<bool> {
+        self.call(py, Function::ArePeersPending, Begin::ArePeersPending, limit)
+    }
+
+    /// Members of the run, members of the group, groups, members of the largest group.
+    fn attributes(&self, py: Python<'_>) -> PyResult<(u32, u32, u32, u32)> {
+        let seen = self.core(py, Function::Other("get_attribute"))?.attributes();
+        Ok((
+            seen.global_world_size,
+            seen.group_world_size,
+            seen.peer_groups,
+            seen.largest_group_world_size,
+        ))
+    }
+
+    fn member_id(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let core = self.core(py, Function::Other("member_id"))?;
+        Ok(core.member_id().map(|id| id.0))
+    }
+
+    fn members(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        let core = self.core(py, Function::Other("members"))?;
+        Ok(core.members().into_iter().map(|member| member.id.0).collect())
+    }
+
+    /// Starts an all-reduce. The arrays are kept alive by what is returned.
+    #[expect(clippy::too_many_arguments)]
+    fn all_reduce(
+        &self,
+        py: Python<'_>,
+        function: &str,
+        send: &Bound<'_, PyAny>,
+        recv: &Bound<'_, PyAny>,
+        data_type: u8,
+        op: u8,
+        tag: u64,
+        limit: Option<f64>,
+    ) -> PyResult<Operation> {
+        let called = Function::reduce(function);
+        let core = self.core(py, called)?;
+        let limit = seconds(py, called, limit)?;
+        let send = Memory::of(function, "send", send, false)?;
+        let recv = Memory::of(function, "recv", recv, true)?;
+        let data_type = by_number(&DataType::ALL, data_type)
+            .ok_or_else(|| argument_error(py, function, format!("no data type {data_type}")))?;
+        let op = by_number(&ReduceOp::ALL, op)
+            .ok_or_else(|| argument_error(py, function, format!("no operator {op}")))?;
+        let descriptor = ReduceDescriptor {
+            count: (send.bytes() / data_type.size()) as u64,
+            data_type,
+            op,
+        };
+        if send.bytes() != recv.bytes() {
+            let (send, recv) = (send.bytes(), recv.bytes());
+            let why = format!("send has {send} bytes, recv {recv}");
+            return Err(argument_error(py, function, why));
+        }
+        Operation::start(py, called, &core, send, recv, descriptor, Tag(tag), CallOptions { limit })
+    }
+
+    fn events(&self, py: Python<'_>) -> PyResult<Events> {
+        let core = self.core(py, Function::Other("events"))?;
+        Ok(Events::new(core.events(), self.closed.clone()))
+    }
+
+    /// Leaves the run and ends its threads.
+    fn leave(&self, py: Python<'_>) {
+        py.detach(|| self.close());
+    }
+}
+
+impl Communicator {
+    fn core(&self, py: Python<'_>, function: Function) -> PyResult<Arc<CoreCommunicator>> {
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.clone()
+            .ok_or_else(|| exception(py, function, &Error::Usage(UsageError::Closed)))
+    }
+
+    fn call(
+        &self,
+        py: Python<'_>,
+        function: Function,
+        call: Begin,
+        limit: Option<f64>,
+    ) -> PyResult<bool> {
+        let limit = seconds(py, function, limit)?;
+        let begun = self.core(py, function)?.begin(call, CallOptions { limit });
+        Ok(wait(py, function, &begun, None)?.unwrap_or(false))
+    }
+
+    fn close(&self) {
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(core);
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) {
+            // Leaving takes a round trip: other Python threads may run meanwhile.
+            Python::attach(|py| py.detach(|| self.close()));
+        }
+    }
+}
+
+/// The value whose discriminant is `number`; both enumerations list theirs in order.
+fn by_number<T: Copy>(all: &[T], number: u8) -> Option<T> {
+    all.get(usize::from(number)).copied()
+}

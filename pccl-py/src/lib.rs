@@ -1,0 +1,23 @@
+//! The Python module `pccl._native`: what the package `pccl` is built on. Not for direct use; its
+//! names and types are in `_native.pyi`.
+
+mod buffers;
+mod communicator;
+mod errors;
+mod events;
+mod master;
+mod operation;
+mod sync;
+mod wait;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<communicator::Communicator>()?;
+    module.add_class::<operation::Operation>()?;
+    module.add_class::<events::Events>()?;
+    module.add_class::<master::Master>()?;
+    Ok(())
+}
