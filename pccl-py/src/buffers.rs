@@ -1,7 +1,6 @@
 //! Memory of numpy arrays, lent to the library.
 
-use std::ffi::c_void;
-
+use pyo3::exceptions::PyKeyError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -13,16 +12,10 @@ use crate::errors::argument_error;
 /// Comes from numpy's array interface rather than the buffer protocol: the stable ABI has the
 /// latter from Python 3.11 on only, and numpy cannot export 16-bit brain floats through it.
 pub(crate) struct Memory {
-    address: *mut c_void,
+    address: usize,
     bytes: usize,
-    array: Py<PyAny>,
+    _array: Py<PyAny>,
 }
-
-// SAFETY: the address is only a number here; whoever reads or writes through it must show that it
-// may, as with any raw pointer. The array is a reference that may be held on any thread.
-unsafe impl Send for Memory {}
-// SAFETY: as above; nothing here changes through a shared reference.
-unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Looks at `array`, which is called `name` in errors of `function`.
@@ -38,51 +31,45 @@ impl Memory {
         let py = array.py();
         let interface = array.getattr(intern!(py, "__array_interface__"))?;
         let interface = interface.cast_into::<PyDict>()?;
-        let get = |key: &Bound<'_, _>| {
-            let value = interface.get_item(key)?;
-            value.ok_or_else(|| argument_error(py, function, format!("{name} is no numpy array")))
-        };
-        if !interface
-            .get_item(intern!(py, "strides"))?
-            .is_none_or(|strides| strides.is_none())
-        {
+        let strides = interface.get_item("strides")?;
+        if strides.is_some_and(|strides| !strides.is_none()) {
             let why = format!(
                 "{name} is not C-contiguous; pass numpy.ascontiguousarray({name}) and copy back"
             );
             return Err(argument_error(py, function, why));
         }
-        let (address, read_only): (usize, bool) = get(intern!(py, "data"))?.extract()?;
+        let (address, read_only): (usize, bool) = item(&interface, "data")?.extract()?;
         if writable && read_only {
             return Err(argument_error(py, function, format!("{name} is read-only")));
         }
         let mut count = 1_usize;
-        for length in get(intern!(py, "shape"))?.cast_into::<PyTuple>()?.iter() {
+        for length in item(&interface, "shape")?.cast_into::<PyTuple>()?.iter() {
             count = count.saturating_mul(length.extract()?);
         }
-        let kind: String = get(intern!(py, "typestr"))?.extract()?;
+        let kind: String = item(&interface, "typestr")?.extract()?;
         let size: usize = kind.get(2..).and_then(|size| size.parse().ok()).unwrap_or(0);
         let bytes = count.checked_mul(size).filter(|_| size > 0).ok_or_else(|| {
             argument_error(py, function, format!("{name} has the element type {kind}"))
         })?;
         Ok(Self {
-            address: std::ptr::with_exposed_provenance_mut(address),
+            address,
             bytes,
-            array: array.clone().unbind(),
+            _array: array.clone().unbind(),
         })
     }
 
     /// Where it begins.
     pub(crate) fn address(&self) -> *mut u8 {
-        self.address.cast()
+        std::ptr::with_exposed_provenance_mut(self.address)
     }
 
     /// How long it is.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
+}
 
-    /// The array.
-    pub(crate) fn array(&self) -> &Py<PyAny> {
-        &self.array
-    }
+fn item<'py>(interface: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {
+    let missing = || PyKeyError::new_err(format!("__array_interface__ has no {key}"));
+    interface.get_item(key)?.ok_or_else(missing)
 }

@@ -19,8 +19,8 @@ pub(crate) struct Operation {
     // Always there until the drop, which must not hold the interpreter's lock.
     handle: Option<OpHandle>,
     function: Function,
-    send: Memory,
-    recv: Memory,
+    // Declared after the handle, and so dropped after it.
+    _arrays: [Memory; 2],
 }
 
 impl Operation {
@@ -47,8 +47,7 @@ impl Operation {
         Ok(Self {
             handle: Some(handle.map_err(|error| exception(py, function, &error))?),
             function,
-            send,
-            recv,
+            _arrays: [send, recv],
         })
     }
 
