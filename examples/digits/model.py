@@ -73,7 +73,7 @@ class Network:
     """Three dense layers with ReLU between them. `parameters` is one flat array."""
 
     def __init__(self, seed: int = 1) -> None:
-        shapes = [
+        shapes: list[tuple[int, ...]] = [
             shape
             for inputs, outputs in itertools.pairwise(LAYERS)
             for shape in ((inputs, outputs), (outputs,))

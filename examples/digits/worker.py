@@ -13,13 +13,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import model
 import numpy as np
 import pccl
 
+T = TypeVar("T")
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 TRIES = 10
 """How often a call is tried again when a member is lost in it: more losses than the job has."""
@@ -83,7 +85,9 @@ class Worker:
     def run(self) -> None:
         """The whole life of a peer."""
         say("alone", accuracy=self.alone(), digits=model.CLASSES[self.options.shard])
-        sys.stdin.readline()
+        if not sys.stdin.readline():
+            return
+        threading.Thread(target=end_with_parent, daemon=True).start()
         self.peer.connect()
         say("joined", member=self.peer.member_id, members=self.peer.members())
         if self.death:
@@ -175,7 +179,7 @@ class Worker:
         return hashed.hexdigest()[:16]
 
 
-def again(call: Any, failures: list[str] | None = None) -> Any:
+def again(call: Callable[[], T], failures: list[str] | None = None) -> T:
     """Calls until it does not fail for the loss of a member."""
     for _ in range(TRIES - 1):
         try:

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pccl_core::config::PeerConfig;
 use pccl_core::error::{Error, UsageError};
 use pccl_core::ids::{PeerGroup, Tag};
-use pccl_core::types::{DataType, ReduceDescriptor, ReduceOp, SyncStrategy};
+use pccl_core::types::{DataType, ReduceDescriptor, ReduceOp};
 use pccl_core::{Begin, CallOptions, Communicator as CoreCommunicator};
 use pyo3::prelude::*;
 
@@ -14,6 +14,7 @@ use crate::buffers::Memory;
 use crate::errors::{Function, argument_error, exception};
 use crate::events::Events;
 use crate::operation::Operation;
+use crate::sync::{Tensor, synchronise};
 use crate::wait::{seconds, wait};
 
 /// A peer. Leaves the run, in good order, when it is destroyed.
@@ -130,6 +131,23 @@ impl Communicator {
         Operation::start(py, called, &core, send, recv, descriptor, Tag(tag), CallOptions { limit })
     }
 
+    /// Bytes served, bytes fetched, revision.
+    fn sync_shared_state(
+        &self,
+        py: Python<'_>,
+        tensors: Vec<Tensor<'_>>,
+        revision: u64,
+        strategy: u8,
+        limit: Option<f64>,
+    ) -> PyResult<(u64, u64, u64)> {
+        let core = self.core(py, Function::Sync)?;
+        let options = CallOptions {
+            limit: seconds(py, Function::Sync, limit)?,
+        };
+        let info = synchronise(py, &core, tensors, revision, strategy, options)?;
+        Ok((info.tx_bytes, info.rx_bytes, info.revision))
+    }
+
     fn events(&self, py: Python<'_>) -> PyResult<Events> {
         let core = self.core(py, Function::Other("events"))?;
         Ok(Events::new(core.events(), self.closed.clone()))
@@ -177,6 +195,6 @@ impl Drop for Communicator {
 }
 
 /// The value whose discriminant is `number`; both enumerations list theirs in order.
-fn by_number<T: Copy>(all: &[T], number: u8) -> Option<T> {
+pub(crate) fn by_number<T: Copy>(all: &[T], number: u8) -> Option<T> {
     all.get(usize::from(number)).copied()
 }

@@ -60,7 +60,7 @@ def _reduce(ordered: list[Array], op: ReduceOp, data_type: pccl.DataType) -> Arr
         total = total.astype(dtype)
     if data_type in CANONICAL_NAN:
         bits(total)[np.isnan(total)] = CANONICAL_NAN[data_type]
-    return total
+    return np.asarray(total)
 
 
 def _fold(left: Array, right: Array, op: ReduceOp) -> Array:
@@ -93,4 +93,4 @@ def _order(values: Array) -> Array:
         return values
     pattern = values.view(SIGNED[values.dtype.itemsize])
     low = np.iinfo(pattern.dtype).min
-    return np.where(pattern < 0, low - pattern - 1, pattern)
+    return np.asarray(np.where(pattern < 0, low - pattern - 1, pattern))

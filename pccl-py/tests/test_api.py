@@ -51,8 +51,10 @@ def test_everything_that_is_promised_is_there() -> None:
     assert all(hasattr(pccl, name) for name in pccl.__all__)
     assert pccl.__version__.startswith("2.")
     assert [op.value for op in ReduceOp] == [0, 1, 2, 3, 4]
-    assert DataType.INT16 == 2 and DataType.UINT16 == 3 and DataType.DOUBLE == 11
-    assert Result.RANK_CONNECTION_LOST == 8 and Attribute.LOCAL_WORLD_SIZE == 2
+    assert [data_type.value for data_type in DataType] == list(range(12))
+    assert (DataType.INT16.value, DataType.UINT16.value) == (2, 3)
+    assert [result.value for result in Result] == list(range(13))
+    assert [attribute.value for attribute in Attribute] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("data_type", list(DataType))

@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 
 pub use code::{code_only, words};
 
+/// The programs in the README, so that they compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 /// Folders that hold no source: built, installed or generated.
 const NOT_SOURCE: [&str; 12] = [
     ".git",
