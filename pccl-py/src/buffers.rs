@@ -47,10 +47,16 @@ impl Memory {
             count = count.saturating_mul(length.extract()?);
         }
         let kind: String = item(&interface, "typestr")?.extract()?;
-        let size: usize = kind.get(2..).and_then(|size| size.parse().ok()).unwrap_or(0);
-        let bytes = count.checked_mul(size).filter(|_| size > 0).ok_or_else(|| {
-            argument_error(py, function, format!("{name} has the element type {kind}"))
-        })?;
+        let size: usize = kind
+            .get(2..)
+            .and_then(|size| size.parse().ok())
+            .unwrap_or(0);
+        let bytes = count
+            .checked_mul(size)
+            .filter(|_| size > 0)
+            .ok_or_else(|| {
+                argument_error(py, function, format!("{name} has the element type {kind}"))
+            })?;
         Ok(Self {
             address,
             bytes,

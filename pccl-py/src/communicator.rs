@@ -77,7 +77,9 @@ impl Communicator {
 
     /// Members of the run, members of the group, groups, members of the largest group.
     fn attributes(&self, py: Python<'_>) -> PyResult<(u32, u32, u32, u32)> {
-        let seen = self.core(py, Function::Other("get_attribute"))?.attributes();
+        let seen = self
+            .core(py, Function::Other("get_attribute"))?
+            .attributes();
         Ok((
             seen.global_world_size,
             seen.group_world_size,
@@ -93,7 +95,11 @@ impl Communicator {
 
     fn members(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         let core = self.core(py, Function::Other("members"))?;
-        Ok(core.members().into_iter().map(|member| member.id.0).collect())
+        Ok(core
+            .members()
+            .into_iter()
+            .map(|member| member.id.0)
+            .collect())
     }
 
     /// Starts an all-reduce. The arrays are kept alive by what is returned.
@@ -128,7 +134,16 @@ impl Communicator {
             let why = format!("send has {send} bytes, recv {recv}");
             return Err(argument_error(py, function, why));
         }
-        Operation::start(py, called, &core, send, recv, descriptor, Tag(tag), CallOptions { limit })
+        Operation::start(
+            py,
+            called,
+            &core,
+            send,
+            recv,
+            descriptor,
+            Tag(tag),
+            CallOptions { limit },
+        )
     }
 
     /// Bytes served, bytes fetched, revision.
@@ -179,7 +194,11 @@ impl Communicator {
     }
 
     fn close(&self) {
-        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let core = self
+            .core
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         drop(core);
         self.closed.store(true, Ordering::Release);
     }

@@ -100,7 +100,11 @@ fn build(py: Python<'_>, function: Function, error: &Error) -> PyResult<PyErr> {
     named.set_item("peer", about.peer)?;
     named.set_item("phase", about.phase)?;
     named.set_item("cause", about.cause)?;
-    let positional = (result_code(function, error), function.name(), error.to_string());
+    let positional = (
+        result_code(function, error),
+        function.name(),
+        error.to_string(),
+    );
     Ok(PyErr::from_value(class.call(positional, Some(&named))?))
 }
 
@@ -149,7 +153,11 @@ impl About {
             }
             Error::Unreachable { phase, cause, .. } => (None, phase.to_string(), cause.clone()),
             Error::Refused { reason, .. } => (None, "registering".into(), reason.to_string()),
-            Error::Evicted(reason) => (evictor_of(reason), function.name().into(), reason.to_string()),
+            Error::Evicted(reason) => (
+                evictor_of(reason),
+                function.name().into(),
+                reason.to_string(),
+            ),
             other => (None, function.name().into(), other.to_string()),
         };
         Self { peer, phase, cause }
@@ -160,7 +168,9 @@ fn peer_of(reason: &AbortReason) -> Option<u64> {
     match reason {
         AbortReason::MemberLost { member, .. } => Some(member.0),
         AbortReason::Requested { by, cause } => match cause {
-            RequestCause::LaneDied { peer, .. } | RequestCause::BadFrame { peer, .. } => Some(peer.0),
+            RequestCause::LaneDied { peer, .. } | RequestCause::BadFrame { peer, .. } => {
+                Some(peer.0)
+            }
             _ => Some(by.0),
         },
         AbortReason::Diverged { odd } => odd.first().map(|odd| odd.0),

@@ -63,14 +63,20 @@ impl Events {
 
     /// How many events were dropped because nobody read them in time.
     fn dropped(&self) -> u64 {
-        self.stream.lock().unwrap_or_else(|e| e.into_inner()).dropped()
+        self.stream
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .dropped()
     }
 }
 
 /// The name of the variant, in lower case with underscores.
 fn kind(event: &Event) -> String {
     let debug = format!("{event:?}");
-    let name = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("");
+    let name = debug
+        .split(|c: char| !c.is_alphanumeric())
+        .next()
+        .unwrap_or("");
     let mut snake = String::new();
     for c in name.chars() {
         if c.is_uppercase() && !snake.is_empty() {
@@ -89,7 +95,11 @@ fn fields<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
     };
     let vote = |vote: &VoteName| fields.set_item("call", vote.call.to_string());
     match event {
-        Event::Registered { member, name, group } => {
+        Event::Registered {
+            member,
+            name,
+            group,
+        } => {
             fields.set_item("member", member.0)?;
             fields.set_item("name", name)?;
             fields.set_item("group", group.0)?;
@@ -108,9 +118,15 @@ fn fields<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
             fields.set_item("epoch", epoch.0)?;
             fields.set_item("members", ring.len())?;
         }
-        Event::Verdict { op: name, outcome, .. } => {
+        Event::Verdict {
+            op: name, outcome, ..
+        } => {
             op(name)?;
-            let outcome = if matches!(outcome, Outcome::Commit) { "commit" } else { "abort" };
+            let outcome = if matches!(outcome, Outcome::Commit) {
+                "commit"
+            } else {
+                "abort"
+            };
             fields.set_item("outcome", outcome)?;
         }
         Event::FirstSegmentSent { op: name } => op(name)?,

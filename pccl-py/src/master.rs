@@ -46,13 +46,18 @@ impl Master {
 
     /// Whether it has not ended.
     fn is_running(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.with(|master| master.status().is_ok())).unwrap_or(false)
+        py.detach(|| self.with(|master| master.status().is_ok()))
+            .unwrap_or(false)
     }
 
     /// Stops it and waits for the end.
     fn stop(&self, py: Python<'_>) {
         py.detach(|| {
-            let master = self.master.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let master = self
+                .master
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
             drop(master);
         });
     }
@@ -67,7 +72,11 @@ impl Master {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        let master = self.master.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let master = self
+            .master
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if master.is_some() {
             Python::attach(|py| py.detach(|| drop(master)));
         }

@@ -53,7 +53,9 @@ impl Operation {
 
     fn handle(&self) -> PyResult<&OpHandle> {
         // The handle is taken by the drop only.
-        self.handle.as_ref().ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("destroyed"))
+        self.handle
+            .as_ref()
+            .ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("destroyed"))
     }
 }
 
@@ -79,7 +81,10 @@ impl Operation {
 impl Drop for Operation {
     fn drop(&mut self) {
         let handle = self.handle.take();
-        if handle.as_ref().is_some_and(|handle| handle.wait_timeout(Duration::ZERO).is_none()) {
+        if handle
+            .as_ref()
+            .is_some_and(|handle| handle.wait_timeout(Duration::ZERO).is_none())
+        {
             Python::attach(|py| py.detach(|| drop(handle)));
         }
     }

@@ -35,7 +35,11 @@ pub(crate) fn synchronise(
     for (name, array, data_type, may_differ) in tensors {
         let memory = Memory::of(function.name(), &name, &array, true)?;
         let data_type = by_number(&DataType::ALL, data_type).ok_or_else(|| {
-            argument_error(py, function.name(), format!("{name}: no data type {data_type}"))
+            argument_error(
+                py,
+                function.name(),
+                format!("{name}: no data type {data_type}"),
+            )
         })?;
         lent.push((name, memory, data_type, may_differ));
     }
@@ -57,7 +61,10 @@ pub(crate) fn synchronise(
             // The receiver is gone only if the waiter has panicked.
             let _ = done.send(communicator.sync_shared_state_with(&mut state, strategy, options));
         });
-        let begun = Synchronising { communicator, result: result.into() };
+        let begun = Synchronising {
+            communicator,
+            result: result.into(),
+        };
         let info = wait(py, function, &begun, None)?;
         info.ok_or_else(|| argument_error(py, function.name(), "a wait ended early".into()))
     })
@@ -77,9 +84,9 @@ impl Begun for Synchronising<'_> {
         match result.recv_timeout(limit) {
             Ok(result) => Some(result),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => {
-                Some(Err(Error::Internal("the synchronising thread panicked".into())))
-            }
+            Err(RecvTimeoutError::Disconnected) => Some(Err(Error::Internal(
+                "the synchronising thread panicked".into(),
+            ))),
         }
     }
 

@@ -84,7 +84,8 @@ pub(crate) fn wait<B: Begun>(
             }
             interrupt = Some(raised);
         }
-        if interrupt.is_none() && left <= SLICE && deadline.is_some_and(|end| end <= Instant::now()) {
+        if interrupt.is_none() && left <= SLICE && deadline.is_some_and(|end| end <= Instant::now())
+        {
             return Ok(None);
         }
     };

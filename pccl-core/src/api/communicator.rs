@@ -23,6 +23,8 @@ use crate::types::{Attributes, UnanimousCall};
 /// cancelled for all members. It takes bounded time, and does not wait for a master that is gone.
 pub struct Communicator {
     pub(super) control: ControlThread,
+    /// The synchronisation that is open, so that it can be given up.
+    pub(super) syncing: Mutex<Option<CallId>>,
     /// Revision of the state that a broken fetch has left torn. (Rule 22)
     pub(super) torn: Mutex<Option<u64>>,
 }
@@ -33,6 +35,7 @@ impl Communicator {
     pub fn new(master: &str, config: PeerConfig) -> Result<Self> {
         Ok(Self {
             control: ControlThread::start(master.to_owned(), config)?,
+            syncing: Mutex::default(),
             torn: Mutex::default(),
         })
     }

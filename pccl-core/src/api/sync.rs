@@ -38,6 +38,14 @@ impl Communicator {
         self.sync_shared_state_with(state, strategy, CallOptions::default())
     }
 
+    /// Gives up the synchronisation that another thread is in, if there is one: asks for its end,
+    /// for all members. Returns at once; the other thread's call returns with the verdict.
+    pub fn cancel_sync(&self) {
+        if let Some(call) = *lock(&self.syncing) {
+            self.control.controls().cancel(call);
+        }
+    }
+
     /// As [`Communicator::sync_shared_state`].
     pub fn sync_shared_state_with(
         &self,
@@ -50,16 +58,18 @@ impl Communicator {
         let offered = state.offer(strategy, torn);
         let (control, orders) = sync::pair();
         let controls = self.control.controls();
-        let (_, ticket) = controls.submit(
+        let (call, ticket) = controls.submit(
             Request::Sync(offered.offer),
             options.limit,
             Work::Sync(control),
             own_signal(),
         );
+        *lock(&self.syncing) = Some(call);
         let says = |input| controls.input(input);
         let done: sync::Synchronised =
             sync::run(state.tensors_mut(), &offered.digests, orders, says);
         let result = waited(ticket.wait(None));
+        *lock(&self.syncing) = None;
         if result.is_ok() {
             *lock(&self.torn) = None;
         } else if done.torn {
