@@ -69,7 +69,13 @@ pub fn search(
         return Some(ring.to_vec());
     }
     let first = *ring.first()?;
-    if ring.len() < 3 {
+    // Who has fewer than two edges has no place in any ring; to find that out by searching could
+    // take all there is.
+    let placeless = |id: &MemberId| {
+        let others = ring.iter().filter(|other| *other != id);
+        others.filter(|other| works(*id, **other)).take(2).count() < 2
+    };
+    if ring.len() < 3 || ring.iter().any(placeless) {
         return None;
     }
     // Depth first, without recursion: the path so far, each place with the number of candidates

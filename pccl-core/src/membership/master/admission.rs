@@ -31,14 +31,8 @@ impl Master {
         let Some(group) = self.groups.get(&node.group) else {
             return;
         };
-        let own = |other: &MemberId| {
-            group
-                .newcomers
-                .range(..id)
-                .next_back()
-                .is_none_or(|last| other <= last)
-                || !group.newcomers.contains(other)
-        };
+        // Edges of later newcomers to this one are theirs to try.
+        let own = |other: &MemberId| *other < id || !group.newcomers.contains(other);
         let mut left = PROBES.saturating_sub(node.edges.iter().filter(|o| own(o)).count());
         let mut chosen = Vec::new();
         let front = group.ring.iter().take(PROBES_TO_RING);

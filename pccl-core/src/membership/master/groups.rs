@@ -16,7 +16,8 @@ pub(super) struct Group {
     /// Its members, in the order of the ring.
     pub(super) ring: Vec<MemberId>,
     pub(super) newcomers: BTreeSet<MemberId>,
-    /// The ring with those newcomers in it that have a plan; empty while there is none.
+    /// The ring with those newcomers in it that have a plan: what it becomes when they are
+    /// admitted.
     pub(super) planned: Vec<MemberId>,
     /// Members that wait in a call that completes a round.
     pub(super) voters: BTreeSet<MemberId>,

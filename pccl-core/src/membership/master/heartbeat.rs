@@ -22,7 +22,9 @@ impl Master {
     pub(super) fn heartbeat(&mut self, id: MemberId, quoted: Serial, heard: &[MemberId]) {
         self.acknowledged(id, quoted);
         for other in heard.iter().take(HEARD_LIMIT) {
-            if self.same_group(id, *other).is_some()
+            if self
+                .same_group(id, *other)
+                .is_some_and(|(_, members)| members)
                 && let Some(node) = self.nodes.get_mut(other)
             {
                 node.heard = self.now;

@@ -87,9 +87,6 @@ impl Master {
                 parameters: self.parameters(),
             },
         });
-        if group_is_new(self.groups.get(&number), id) {
-            return self.replan(number);
-        }
         self.probe(id);
         self.consider(number, [id].into());
     }
@@ -275,9 +272,4 @@ impl Master {
             master_limit_ms: ms(timing.master_limit),
         }
     }
-}
-
-/// Whether this newcomer is all there is of its group.
-fn group_is_new(group: Option<&Group>, id: MemberId) -> bool {
-    group.is_some_and(|g| g.ring.is_empty() && g.newcomers.len() == 1 && g.newcomers.contains(&id))
 }

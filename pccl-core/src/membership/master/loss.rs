@@ -1,6 +1,6 @@
 //! Losses: who is gone, and what that comes to for the others. (Rules 5, 13)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Master;
@@ -88,29 +88,26 @@ impl Master {
         self.lose(vec![(id, Departure::Evicted(reason))], None);
     }
 
-    /// Puts a newcomer out, without looking at what that means for others.
+    /// Puts somebody out; what that means for others is the caller's matter.
     pub(super) fn put_out(&mut self, id: MemberId, reason: EvictReason) {
         self.remove(id, Departure::Evicted(reason));
     }
 
-    /// All lanes between `id` and `peer` are gone, says `id`.
+    /// All lanes between `id` and `peer` are gone, says `id`. Only members are believed.
     pub(super) fn report_closed(&mut self, number: PeerGroup, id: MemberId, peer: MemberId) {
-        let now = self.now;
-        let mutual = self.nodes.get(&id).is_some_and(|node| {
-            // Both ends speak of it: the edge is in trouble, not its ends.
-            node.closed_by.contains_key(&peer)
-        });
-        if !self.nodes.get(&id).is_some_and(|node| node.accepted) {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.accepted) else {
             return;
-        }
-        if let Some(node) = self.nodes.get_mut(&peer) {
-            node.closed_by.insert(id, now);
-        }
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.reported.insert(peer);
-        }
-        let accepted = self.nodes.get(&peer).is_some_and(|node| node.accepted);
-        if accepted
+        };
+        node.reported.insert(peer);
+        // If both ends speak of it, the edge is in trouble and not one of its ends.
+        let mutual = node.closed_by.contains_key(&peer);
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(&peer) else {
+            return;
+        };
+        // What is told again on another connection is no newer for that.
+        node.closed_by.entry(id).or_insert(now);
+        if node.accepted
             && !mutual
             && let Some(group) = self.groups.get_mut(&number)
         {
@@ -293,8 +290,10 @@ impl Master {
         }
     }
 
-    /// Gives a group an order that avoids broken edges, putting members out until there is one:
-    /// the newest without which one exists, else the newest that has a broken edge. (Rule 12)
+    /// Gives a group an order that avoids broken edges, putting members out until there is one.
+    ///
+    /// That is whoever has most broken edges, the newest if several have: the first of these
+    /// without whom there is an order, or else the first. (Rule 12)
     fn repair(&mut self, number: PeerGroup) {
         let members = self.ring(number).len();
         for _ in 0..members {
@@ -306,19 +305,26 @@ impl Master {
                 }
                 return;
             }
-            let mut troubled: Vec<MemberId> = order
+            let present: BTreeSet<MemberId> = order.iter().copied().collect();
+            let broken = |id: MemberId| {
+                let others = self.nodes.get(&id).map(|node| node.edges.iter());
+                let others = others.into_iter().flatten();
+                others
+                    .filter(|other| present.contains(*other) && !works(id, **other))
+                    .count()
+            };
+            let mut troubled: Vec<(usize, MemberId)> = order
                 .iter()
-                .copied()
-                .filter(|id| !self.broken_to(*id).is_empty())
+                .map(|id| (broken(*id), *id))
+                .filter(|(n, _)| *n > 0)
                 .collect();
             troubled.sort_by(|a, b| b.cmp(a));
-            let suffices = |id: &&MemberId| {
-                let rest: Vec<MemberId> =
-                    order.iter().copied().filter(|other| other != *id).collect();
-                ring::search(&rest, works).is_some()
+            let suffices = |(_, id): &&(usize, MemberId)| {
+                let others = order.iter().copied().filter(|other| other != id);
+                ring::search(&others.collect::<Vec<_>>(), works).is_some()
             };
             let victim = troubled.iter().take(VICTIMS_TRIED).find(suffices);
-            let Some(victim) = victim.or(troubled.first()).copied() else {
+            let Some((_, victim)) = victim.or(troubled.first()).copied() else {
                 return;
             };
             let from = self.broken_to(victim);

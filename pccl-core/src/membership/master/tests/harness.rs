@@ -117,8 +117,10 @@ impl World {
                     replies.push((conn, reply));
                 }
                 MasterOutput::Send { conn, message } => {
-                    let id = self.by_conn[&conn];
-                    self.seats.get_mut(&id).unwrap().inbox.push(message);
+                    // What goes to a connection that its owner has given up is lost.
+                    if let Some(id) = self.by_conn.get(&conn) {
+                        self.seats.get_mut(id).unwrap().inbox.push(message);
+                    }
                 }
                 MasterOutput::Close { conn } => {
                     if let Some(id) = self.by_conn.remove(&conn) {
@@ -275,8 +277,16 @@ impl World {
         self.master.groups[&PeerGroup(group)].epoch
     }
 
-    pub(super) fn ring(&self, group: u32) -> Vec<MemberId> {
+    /// A group's members in the order of its ring.
+    pub(super) fn order(&self, group: u32) -> Vec<MemberId> {
         self.master.ring(PeerGroup(group))
+    }
+
+    /// A group's members, the oldest first.
+    pub(super) fn ring(&self, group: u32) -> Vec<MemberId> {
+        let mut ids = self.order(group);
+        ids.sort();
+        ids
     }
 
     pub(super) fn name(&self, tag: u64, attempt: u32) -> OpName {
@@ -386,5 +396,89 @@ impl World {
             _ => None,
         });
         found.next().expect("evicted")
+    }
+
+    /// Epoch of group 0, if there is that group.
+    pub(super) fn epoch_or_zero(&self) -> Epoch {
+        self.master
+            .groups
+            .get(&PeerGroup(0))
+            .map_or(Epoch(0), |g| g.epoch)
+    }
+
+    /// What a member without anything open brings that knows nothing.
+    pub(super) fn report_of_nothing(&self) -> Report {
+        Report {
+            incarnation: Incarnation(1),
+            known: Epoch(0),
+            shown: Epoch(0),
+            round: self.round(),
+            queries: Round(0),
+            quoted: Serial::default(),
+            ops: vec![],
+            vote: None,
+            closed: vec![],
+        }
+    }
+
+    /// Invariants of the master's tables.
+    pub(super) fn check(&self) {
+        let master = &self.master;
+        let accepted = master.nodes.values().filter(|n| n.accepted).count();
+        assert_eq!(master.world.members, accepted);
+        assert_eq!(
+            master.groups.values().map(|g| g.ring.len()).sum::<usize>(),
+            accepted
+        );
+        for (number, group) in &master.groups {
+            assert!(!group.ring.is_empty() || !group.newcomers.is_empty());
+            let planned = group.newcomers.intersection(&master.pending).count();
+            assert_eq!(group.planned.len(), group.ring.len() + planned);
+            for id in &group.ring {
+                let node = &master.nodes[id];
+                assert!(node.accepted && node.group == *number);
+            }
+            assert!(group.newcomers.iter().all(|id| !master.nodes[id].accepted));
+            assert!(
+                group
+                    .voters
+                    .iter()
+                    .all(|id| master.votes.cast.contains_key(id))
+            );
+            assert!(
+                group
+                    .suspects
+                    .keys()
+                    .all(|id| master.nodes.contains_key(id))
+            );
+        }
+        for id in master.votes.cast.keys() {
+            assert!(master.nodes[id].accepted);
+        }
+        assert!(
+            accepted == 0 || master.votes.cast.len() < accepted,
+            "a vote is not judged"
+        );
+        assert!(
+            accepted > 0 || master.pending.is_empty(),
+            "nobody is left to vote"
+        );
+        for (id, node) in &master.nodes {
+            assert_eq!(node.away.is_some(), node.conn.is_none());
+            for other in &node.edges {
+                assert!(master.nodes[other].edges.contains(id));
+                assert!(master.edges.state(*id, *other).is_some());
+            }
+            for other in &node.reported {
+                assert!(master.nodes[other].closed_by.contains_key(id));
+            }
+        }
+        let edges: usize = master.nodes.values().map(|n| n.edges.len()).sum();
+        assert_eq!(edges, master.edges.len() * 2);
+        let connected = master.nodes.values().filter(|n| n.conn.is_some()).count();
+        assert_eq!(master.connections.len(), connected);
+        if !master.nodes.is_empty() {
+            assert!(master.next_deadline().is_some());
+        }
     }
 }

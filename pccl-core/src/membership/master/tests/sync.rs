@@ -1,0 +1,211 @@
+//! Synchronisations. (Rules 21, 22)
+
+use super::harness::*;
+use crate::ids::{Digest, Epoch, MemberId, Serial};
+use crate::types::{DataType, OpKey, OpKind, StateEntry, StateOffer, SyncStrategy};
+use crate::wire::control::{
+    AbortRequest, Done, Down, OpBody, OpName, OpReport, Open, Outcome, Report, SyncPlan, Up,
+};
+use crate::wire::reason::{AbortReason, EvictReason, RequestCause};
+
+fn offer(revision: u64, digest: u128) -> StateOffer {
+    StateOffer {
+        revision,
+        strategy: SyncStrategy::EnforcePopular,
+        entries: vec![StateEntry {
+            key: "w".into(),
+            data_type: DataType::F32,
+            count: 4,
+            allow_content_inequality: false,
+            digest: Digest(digest),
+        }],
+        torn: false,
+    }
+}
+
+fn name(world: &World, attempt: u32) -> OpName {
+    let key = OpKey {
+        kind: OpKind::Sync,
+        tag: crate::ids::Tag(0),
+    };
+    OpName {
+        key,
+        ..world.name(0, attempt)
+    }
+}
+
+fn message(world: &World, attempt: u32, offer: StateOffer) -> Open {
+    Open {
+        op: name(world, attempt),
+        what: OpBody::Sync(offer),
+        ..world.open_message(0, attempt, Serial::default())
+    }
+}
+
+fn open(world: &mut World, id: MemberId, offer: StateOffer) {
+    let open = message(world, 0, offer);
+    world.up(id, Up::Open(open));
+}
+
+fn finish(world: &mut World, id: MemberId, quoted: Serial) {
+    let (op, result) = (name(world, 0), Digest(1));
+    world.up(id, Up::Done(Done { op, quoted, result }));
+}
+
+fn plan(world: &mut World, id: MemberId) -> SyncPlan {
+    match &world.take(id)[..] {
+        [Down::SyncPlan(plan), ..] => plan.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_outdated_fetch_from_the_up_to_date_and_the_revision_is_counted() {
+    let (mut world, ids) = World::of(3);
+    for (id, digest) in ids.iter().zip([7, 7, 9]) {
+        assert!(world.take(*id).is_empty());
+        open(&mut world, *id, offer(0, digest));
+    }
+    let outdated = plan(&mut world, ids[2]);
+    assert_eq!(outdated.fetch[0].digest, Some(Digest(7)));
+    assert_eq!(
+        outdated.seeders.iter().map(|m| m.id).collect::<Vec<_>>(),
+        ids[..2]
+    );
+    for id in &ids[..2] {
+        let plan = plan(&mut world, *id);
+        assert!(plan.fetch.is_empty());
+        assert_eq!(plan.readers, [(ids[2], world.seats[&ids[2]].token)]);
+    }
+    for id in &ids {
+        finish(&mut world, *id, Serial::default());
+    }
+    let verdict = world.verdict(ids[2]);
+    assert_eq!(verdict.outcome, Outcome::Commit);
+    assert_eq!(world.master.status().groups[0].expected_revision, Some(1));
+    // Next time, that revision is expected: whoever offers another one fails.
+    let quoted = verdict.serial;
+    world.clear();
+    for (id, revision) in ids.iter().zip([1, 1, 5]) {
+        let open = Open {
+            quoted,
+            ..message(&world, 0, offer(revision, 7))
+        };
+        world.up(*id, Up::Open(open));
+    }
+    assert!(matches!(world.evicted(ids[2]), EvictReason::State { .. }));
+    let got = world.take(ids[0]);
+    assert!(
+        matches!(&got[..], [Down::SyncPlan(_), Down::Group(_)]),
+        "{got:?}"
+    );
+    for id in &ids[..2] {
+        finish(&mut world, *id, quoted);
+    }
+    let verdict = world.verdict(ids[0]);
+    assert_eq!(verdict.outcome, Outcome::Commit);
+    assert_eq!(
+        verdict.stamp.epoch,
+        Epoch(3),
+        "of the group without the one that failed"
+    );
+    assert_eq!(verdict.stamp.attributes.group_world_size, 2);
+}
+
+#[test]
+fn nobody_is_evicted_when_nothing_can_be_elected() {
+    let (mut world, ids) = World::of(2);
+    let receive = StateOffer {
+        strategy: SyncStrategy::ReceiveOnly,
+        ..offer(0, 1)
+    };
+    for id in &ids {
+        open(&mut world, *id, receive.clone());
+    }
+    for id in &ids {
+        assert!(matches!(
+            world.outcome(*id),
+            Outcome::Abort(AbortReason::State { .. })
+        ));
+    }
+    assert_eq!(world.ring(0), ids);
+    assert_eq!(world.master.status().groups[0].expected_revision, None);
+}
+
+#[test]
+fn who_cannot_fetch_fails_alone() {
+    let (mut world, ids) = World::of(3);
+    for (id, digest) in ids.iter().zip([7, 7, 9]) {
+        open(&mut world, *id, offer(0, digest));
+    }
+    world.clear();
+    for id in &ids[..2] {
+        finish(&mut world, *id, Serial::default());
+    }
+    let (op, quoted) = (name(&world, 0), Serial::default());
+    let what = "timed out".to_owned();
+    let cause = RequestCause::FetchFailed { what: what.clone() };
+    world.up(ids[2], Up::AbortRequest(AbortRequest { op, quoted, cause }));
+    assert_eq!(world.evicted(ids[2]), EvictReason::State { what });
+    let got = world.take(ids[0]);
+    let [Down::Group(_), Down::Verdict(verdict)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(verdict.outcome, Outcome::Commit);
+}
+
+#[test]
+fn a_loss_aborts_a_synchronisation_for_all() {
+    let (mut world, ids) = World::of(3);
+    for (id, digest) in ids.iter().zip([7, 7, 9]) {
+        open(&mut world, *id, offer(0, digest));
+    }
+    world.clear();
+    world.up(ids[0], Up::Leave);
+    let got = world.take(ids[2]);
+    let [Down::Group(_), Down::Verdict(verdict)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert!(matches!(
+        verdict.outcome,
+        Outcome::Abort(AbortReason::MemberLost { .. })
+    ));
+}
+
+#[test]
+fn who_comes_back_gets_its_plan_again_even_under_the_epoch_after_a_removal() {
+    let (mut world, ids) = World::of(3);
+    let kept = message(&world, 0, offer(0, 7));
+    for (id, count) in ids.iter().zip([4, 4, 5]) {
+        let mut offer = offer(0, 7);
+        offer.entries[0].count = count;
+        open(&mut world, *id, offer);
+    }
+    let first = plan(&mut world, ids[1]);
+    assert!(world.seats[&ids[2]].closed);
+    world.cut(ids[1]);
+    let report = Report {
+        ops: vec![OpReport {
+            open: kept,
+            done: None,
+            abort: None,
+        }],
+        ..world.report()
+    };
+    world.attach(ids[1], Some(report));
+    assert_eq!(plan(&mut world, ids[1]), first);
+    for id in &ids[..2] {
+        finish(&mut world, *id, Serial::default());
+    }
+    assert_eq!(world.outcome(ids[1]), Outcome::Commit);
+}
+
+#[test]
+fn a_member_alone_synchronises_with_itself() {
+    let (mut world, ids) = World::of(1);
+    open(&mut world, ids[0], offer(3, 7));
+    assert_eq!(plan(&mut world, ids[0]).revision, 3);
+    finish(&mut world, ids[0], Serial::default());
+    assert_eq!(world.outcome(ids[0]), Outcome::Commit);
+    assert_eq!(world.master.status().groups[0].expected_revision, Some(4));
+}
