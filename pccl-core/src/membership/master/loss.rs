@@ -324,7 +324,7 @@ impl Master {
                 ring::search(&others.collect::<Vec<_>>(), works).is_some()
             };
             let victim = troubled.iter().take(VICTIMS_TRIED).find(suffices);
-            let Some((_, victim)) = victim.or(troubled.first()).copied() else {
+            let Some((_, victim)) = victim.or_else(|| troubled.first()).copied() else {
                 return;
             };
             let from = self.broken_to(victim);

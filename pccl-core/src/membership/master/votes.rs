@@ -115,7 +115,10 @@ impl Master {
         }
         if vote.tries < tries {
             let kept = self.votes.failures(sort);
-            let failure = kept.iter().find(|f| f.tries >= vote.tries).or(kept.back());
+            let failure = kept
+                .iter()
+                .find(|f| f.tries >= vote.tries)
+                .or_else(|| kept.back());
             if let Some(failure) = failure {
                 let (reason, stamp) = (failure.reason.clone(), failure.stamps.get(&group).copied());
                 let stamp = stamp.unwrap_or_else(|| self.stamp(group));
