@@ -261,7 +261,9 @@ impl Master {
         }
         self.timers.set(Timer::Edge(key.0, key.1), due);
         if !get(&edge.asked, other) {
-            edge.asked[other] = true;
+            if let Some(asked) = edge.asked.get_mut(other) {
+                *asked = true;
+            }
             self.dial(peer, &[id]);
         }
     }

@@ -154,7 +154,7 @@ impl Master {
         match request.cause {
             // Rule 21: who cannot fetch fails alone.
             RequestCause::FetchFailed { what } if self.is_planned(number, use_id) => {
-                self.fail_alone(number, use_id, vec![(id, EvictReason::State { what })]);
+                self.fail_alone(use_id, vec![(id, EvictReason::State { what })]);
             }
             // Rule 12: wait for a word from the other end, so that a dead member is named as
             // lost, with the world sizes after it, and not its lane first.

@@ -73,7 +73,7 @@ impl Master {
             };
         }
         if !failing.is_empty() {
-            self.fail_alone(number, use_id, failing);
+            self.fail_alone(use_id, failing);
         }
     }
 
@@ -84,16 +84,10 @@ impl Master {
     }
 
     /// Members fail and leave the group; the synchronisation goes on for the others.
-    pub(super) fn fail_alone(
-        &mut self,
-        group: PeerGroup,
-        use_id: UseId,
-        failing: Vec<(MemberId, EvictReason)>,
-    ) {
+    pub(super) fn fail_alone(&mut self, use_id: UseId, failing: Vec<(MemberId, EvictReason)>) {
         let failing = failing
             .into_iter()
             .map(|(id, reason)| (id, Departure::Evicted(reason)));
-        debug_assert!(self.groups.contains_key(&group));
         self.lose(failing.collect(), Some(use_id));
     }
 
