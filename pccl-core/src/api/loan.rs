@@ -93,7 +93,7 @@ pub(super) fn scope<R>(pairs: Vec<Pair<'_>>, use_it: impl FnOnce(&Lender<'_>) ->
     let places = pairs.into_iter().map(|pair| {
         let recv = pair.recv.as_mut_ptr();
         Place {
-            send: pair.send.map_or(recv.cast_const(), <[u8]>::as_ptr),
+            send: pair.send.map_or_else(|| recv.cast_const(), <[u8]>::as_ptr),
             recv,
             len: pair.recv.len().min(pair.lengths().0),
             ledger: Arc::default(),

@@ -368,14 +368,18 @@ impl Driver {
         }
     }
 
-    fn close(&mut self) {
-        self.closing = true;
-        let error = Error::Usage(UsageError::Closed);
+    /// Ends the calls that wait for the listener, which comes too late for them.
+    fn fail_waiting(&mut self, error: &Error) {
         for command in self.waiting.take().unwrap_or_default() {
             if let Command::Call { completer, .. } = command {
                 completer.complete(Err(error.clone()));
             }
         }
+    }
+
+    fn close(&mut self) {
+        self.closing = true;
+        self.fail_waiting(&Error::Usage(UsageError::Closed));
         if self.peer.is_some() {
             let (_, completer) = calls::call(Arc::default());
             let request = Request::Leave;
@@ -391,6 +395,7 @@ impl Driver {
     /// Leaves the run without a word: nothing of the old membership stays. Every open call ends
     /// with `error`, once the data thread has let go of its buffers.
     pub(super) fn abandon(&mut self, error: &Error) {
+        self.fail_waiting(error);
         self.link.abort();
         self.lanes.new_membership();
         self.end_data();

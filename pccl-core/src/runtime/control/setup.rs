@@ -1,6 +1,6 @@
 //! Where a peer listens.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::config::PeerConfig;
@@ -25,7 +25,7 @@ pub(super) async fn listen(
             let local = masters
                 .iter()
                 .find_map(|m| sockopt::address_towards(*m).ok());
-            SocketAddr::new(local.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0)
+            SocketAddr::new(local.unwrap_or(ANY), 0)
         }
     };
     let bad = |e: std::io::Error| {
@@ -39,3 +39,6 @@ pub(super) async fn listen(
     let announce = config.announce.clone();
     Ok((listener, OwnAddresses { port, announce }))
 }
+
+/// Where to listen when the system knows no way to the master (yet).
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
