@@ -4,13 +4,14 @@
 use pccl_tests::{Source, code_only, root, sources, words};
 
 /// Modules that decide and never act: the simulator runs the same code as production.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "pccl-core/src/wire/",
     "pccl-core/src/membership/",
     "pccl-core/src/topology/",
     "pccl-core/src/collective/",
     "pccl-core/src/state/digest",
     "pccl-core/src/state/election",
+    "pccl-core/src/state/ledger",
     "pccl-core/src/kernels/",
     "pccl-core/src/sim/",
     "pccl-core/src/ids",

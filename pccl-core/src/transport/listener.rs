@@ -5,7 +5,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -13,6 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
 use super::admission::{self, Admission};
+use super::backoff::Backoff;
 use super::handshake;
 use super::slots::{Slot, Slots};
 use super::sockopt::{self, Role};
@@ -82,20 +82,25 @@ impl Listener {
     /// Accepts until dropped, or until nobody takes what it accepts.
     pub(crate) async fn run(self, gate: Gate, accepted: mpsc::Sender<Accepted>) {
         let mut half_open = HalfOpen::default();
-        let mut wait = FIRST_WAIT;
+        let mut backoff = Backoff::default();
         loop {
             tokio::select! {
                 connection = self.socket.accept() => match connection {
                     Ok((stream, remote)) => {
-                        wait = FIRST_WAIT;
+                        backoff.reset();
                         half_open.start(stream, remote, &gate, &accepted);
                     }
                     Err(e) => {
                         // Out of descriptors, mostly: the connection stays in the system's queue,
                         // and the next accept would fail in the same way at once.
-                        tracing::warn!(error = %e, ?wait, "cannot accept connections");
+                        let wait = backoff.next();
+                        tracing::warn!(
+                            target: "pccl::peer",
+                            cause = %e,
+                            ?wait,
+                            "cannot accept connections"
+                        );
                         tokio::time::sleep(wait).await;
-                        wait = (wait * 2).min(LONGEST_WAIT);
                     }
                 },
                 Some(ended) = half_open.tasks.join_next() => half_open.end(ended.ok()),
@@ -191,11 +196,11 @@ async fn shake(
     let hello = match timeout_at(deadline, handshake::hear(&mut stream)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(cause)) => {
-            tracing::debug!(%remote, cause, "handshake failed");
+            tracing::debug!(target: "pccl::peer", %remote, cause, "handshake failed");
             return;
         }
         Err(_) => {
-            tracing::debug!(%remote, "no hello in time");
+            tracing::debug!(target: "pccl::peer", %remote, "no hello in time");
             return;
         }
     };
@@ -231,7 +236,7 @@ async fn shake(
         }
         (answered, _) => {
             let from: MemberId = hello.from;
-            tracing::debug!(%remote, %from, ?reply, ?answered, "connection turned down");
+            tracing::debug!(target: "pccl::peer", %remote, %from, ?reply, ?answered, "connection turned down");
         }
     }
 }
@@ -254,12 +259,6 @@ const READERS_PER_MEMBER: usize = 2;
 
 /// Readers of state at a time; more wait their turn at other seeders.
 const READERS: usize = 64;
-
-/// Wait after the first failed accept.
-const FIRST_WAIT: Duration = Duration::from_millis(10);
-
-/// A freed descriptor is noticed within this time.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! Nothing above this module and [`crate::runtime`] names a socket type.
 
 pub(crate) mod admission;
+pub(crate) mod backoff;
 pub(crate) mod handshake;
 pub(crate) mod listener;
 #[cfg(any(test, feature = "testing"))]

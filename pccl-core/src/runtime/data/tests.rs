@@ -8,6 +8,7 @@ use crate::collective::buffers::OwnedBuffers;
 use crate::config::Timing;
 use crate::ids::{Digest, Epoch, Round, Serial, Tag, Token};
 use crate::testing::{Relay, Rules};
+use crate::transport::sockopt::{self, Role};
 use crate::types::{DataType, OpKey, OpKind, ReduceDescriptor, ReduceOp};
 use crate::wire::control::{GroupView, MemberInfo, OpName};
 use crate::wire::reason::RequestCause;
@@ -66,6 +67,7 @@ impl Member {
 
     fn lane(&mut self, peer: MemberId, stream: TcpStream) -> LaneId {
         stream.set_nonblocking(true).unwrap();
+        sockopt::apply(&stream, Role::Bulk, &Timing::default());
         self.lanes += 1;
         let lane = LaneId(self.lanes);
         self.thread.open_lane(lane, peer, stream);
@@ -270,8 +272,8 @@ fn a_lane_closed_in_good_order_is_orderly_at_both_ends() {
     let (listener, address) = listener();
     connect(&mut a, &mut b, address, &listener);
     a.thread.close_lane(LaneId(1));
-    assert_eq!(b.closed().1, true);
-    assert_eq!(a.closed().1, true);
+    assert!(b.closed().1);
+    assert!(a.closed().1);
 }
 
 #[test]
@@ -292,7 +294,7 @@ fn what_is_no_frame_closes_the_lane_and_says_why() {
     a.lane(MemberId(2), listener.accept().unwrap().0);
     silent.write_all(&[0; 10]).unwrap();
     drop(silent);
-    assert_eq!(a.closed().1, false);
+    assert!(!a.closed().1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::driver::Inbound;
 use crate::config::Timing;
 use crate::runtime::framed::MessageReader;
 use crate::runtime::half_open::HalfOpen;
-use crate::runtime::listen;
+use crate::transport::backoff::Backoff;
 use crate::transport::sockopt::{self, Role};
 use crate::wire::control::{ControlHello, ControlReply};
 use crate::wire::frame::{self, Party};
@@ -28,7 +28,7 @@ pub(super) struct Greeted {
 /// Accepts for ever; each connection has the limit of a handshake for its first words.
 pub(super) async fn accept(listener: TcpListener, timing: Timing, inbound: mpsc::Sender<Inbound>) {
     let half_open = HalfOpen::default();
-    let mut backoff = listen::Backoff::default();
+    let mut backoff = Backoff::default();
     loop {
         match listener.accept().await {
             Ok((stream, remote)) => {
