@@ -409,7 +409,14 @@ pub enum ControlReply {
     /// Turned down.
     Refused(super::reason::RefuseReason),
     /// No member any more.
-    Evicted(EvictReason),
+    Evicted {
+        /// The run of the master that answers.
+        run: RunId,
+        /// Its life: one that has been replaced is not believed. (Rule 3)
+        incarnation: Incarnation,
+        /// Why.
+        reason: EvictReason,
+    },
     /// Status of the run as JSON text.
     Status(String),
 }

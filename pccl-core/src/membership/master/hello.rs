@@ -117,7 +117,12 @@ impl Master {
                 true => self.departed.reason(id, token),
                 false => EvictReason::UnknownMember,
             };
-            return self.reply_and_close(conn, ControlReply::Evicted(reason));
+            let reply = ControlReply::Evicted {
+                run: self.run,
+                incarnation: self.incarnation,
+                reason,
+            };
+            return self.reply_and_close(conn, reply);
         }
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else {

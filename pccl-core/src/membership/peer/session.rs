@@ -266,7 +266,14 @@ impl Peer {
                 }));
                 self.leave_run(Error::Refused { address, reason }, now);
             }
-            ControlReply::Evicted(reason) => self.on_evicted(reason, now),
+            ControlReply::Evicted {
+                run,
+                incarnation,
+                reason,
+            } => match self.is_outdated(run, incarnation) {
+                true => self.outdated(incarnation, now),
+                false => self.on_evicted(reason, now),
+            },
             ControlReply::Registered { .. }
             | ControlReply::Attached { .. }
             | ControlReply::Status(_) => {

@@ -236,7 +236,7 @@ fn strangers_are_turned_away() {
         token,
         report: None,
     };
-    let unknown = [ControlReply::Evicted(EvictReason::UnknownMember)];
+    let unknown = [evicted(1, EvictReason::UnknownMember)];
     let token = world.seats[&ids[1]].token;
     for hello in [
         attach(RunId(8), ids[1], token),
@@ -276,7 +276,7 @@ fn a_higher_incarnation_ends_a_master_that_has_decided() {
         })),
     };
     let (_, replies) = world.hello(hello.clone());
-    assert_eq!(replies, [ControlReply::Evicted(EvictReason::UnknownMember)]);
+    assert_eq!(replies, [evicted(10, EvictReason::UnknownMember)]);
     assert!(world.exit.is_none());
     world.register(0);
     assert_eq!(world.master.status().incarnation, Incarnation(10));

@@ -482,3 +482,12 @@ impl World {
         }
     }
 }
+
+/// What somebody is told that is no member (any more), by a master of this life.
+pub(super) fn evicted(incarnation: u64, reason: EvictReason) -> ControlReply {
+    ControlReply::Evicted {
+        run: RUN,
+        incarnation: Incarnation(incarnation),
+        reason,
+    }
+}

@@ -117,10 +117,7 @@ fn a_closed_connection_alone_has_the_peer_time_out() {
     // What it is told if it comes back.
     let replies = world.attach(ids[2], None);
     let reason = EvictReason::Lost(cause);
-    assert_eq!(
-        replies,
-        [crate::wire::control::ControlReply::Evicted(reason)]
-    );
+    assert_eq!(replies, [evicted(1, reason)]);
 }
 
 #[test]

@@ -133,7 +133,11 @@ fn input(rig: &mut Rig, ledger: &mut Ledger, step: &Step) -> Option<PeerInput> {
             0..=4 => registered(own + u64::from(b % 2)),
             5..=9 => attached(1 + u64::from(b % 3)),
             10 if c => ControlReply::Refused(RefuseReason::Stopping),
-            10 => ControlReply::Evicted(EvictReason::UnknownMember),
+            10 => ControlReply::Evicted {
+                run: RUN,
+                incarnation: Incarnation(2),
+                reason: EvictReason::UnknownMember,
+            },
             _ => ControlReply::Status(String::new()),
         })),
         8 => PeerInput::Master(if a % 4 == 0 {

@@ -365,7 +365,11 @@ fn answers_to_coming_back_that_end_the_membership() {
         }
     };
     let address = || ADDRESS.into();
-    let evicted = run(ControlReply::Evicted(EvictReason::UnknownMember));
+    let evicted = run(ControlReply::Evicted {
+        run: RUN,
+        incarnation: Incarnation(2),
+        reason: EvictReason::UnknownMember,
+    });
     assert_eq!(evicted, Error::Evicted(EvictReason::UnknownMember));
     let stopping = run(ControlReply::Refused(RefuseReason::Stopping));
     assert_eq!(stopping, Error::MasterStopped { address: address() });
@@ -373,6 +377,18 @@ fn answers_to_coming_back_that_end_the_membership() {
     let refused = run(ControlReply::Refused(reason.clone()));
     let address = address();
     assert_eq!(refused, Error::Refused { address, reason });
+}
+
+#[test]
+fn an_outdated_master_evicts_nobody() {
+    let mut rig = Rig::member(7, &[5, 7]);
+    report(&mut rig);
+    rig.reply(ControlReply::Evicted {
+        run: RUN,
+        incarnation: Incarnation(1),
+        reason: EvictReason::UnknownMember,
+    });
+    assert!(rig.peer.is_member());
 }
 
 #[test]
