@@ -22,6 +22,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
+    # The job itself says what happens.
+    "PCCL_LOG_LEVEL": os.environ.get("PCCL_LOG_LEVEL", "ERR"),
 }
 GOODBYE_S = 5.0
 """Time for a process to end by itself before it is ended."""

@@ -53,6 +53,7 @@ def main() -> int:
 
 def run(children: Children, report: Report, folder: Path) -> None:
     """Starts everybody and follows what they say until all have ended."""
+    report.line("reading the images")
     data = folder / "digits.npz"
     digits = model.Digits.from_sklearn()
     digits.save(data)

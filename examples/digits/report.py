@@ -127,7 +127,7 @@ class Report:
         self._index_of[said["member"]] = index
         self._lives[index] = [said["t"]]
         members = len(said["members"])
-        self.line(f"peer {index} joins as member m{said['member']} of {members}", said["t"])
+        self.line(f"peer {index} joins as m{said['member']}: {members} members", said["t"])
         if index >= self._peers:
             self._marks.append((said["t"], f"peer {index} joins"))
 
@@ -165,7 +165,7 @@ class Report:
             f"round {number:2d}: peers {' '.join(map(str, sorted(all_said)))}  "
             f"loss {summary['loss']:.3f}  test {summary['accuracy']:.1%}  "
             f"{summary['sent'] / 1e3:.0f} kB each  {1e3 * summary['seconds']:.0f} ms  "
-            f"state {said['digest']}"
+            f"state {said['digest']} at all {len(all_said)}"
         )
 
     def _note_finished(self, index: int, said: Message) -> None:

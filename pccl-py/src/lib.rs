@@ -5,6 +5,7 @@ mod buffers;
 mod communicator;
 mod errors;
 mod events;
+mod log;
 mod master;
 mod operation;
 mod sync;
@@ -14,6 +15,7 @@ use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    log::start();
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<operation::Operation>()?;

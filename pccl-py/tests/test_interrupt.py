@@ -22,14 +22,17 @@ while peer.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE) < 2:
     if peer.are_peers_pending():
         peer.update_topology()
 x = numpy.arange(1000.0)
+state = pccl.SharedState([pccl.TensorInfo.from_numpy(x, "x")])
 print("waits", flush=True)
 try:
-    peer.all_reduce(x, x, op=pccl.ReduceOp.SUM)
+    CALL
 except KeyboardInterrupt as interrupt:
     assert (x == numpy.arange(1000.0)).all()
     print("interrupted", repr(interrupt.__cause__), flush=True)
 """
 
+
+ALL_REDUCE = "peer.all_reduce(x, x, op=pccl.ReduceOp.SUM)"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals to single processes")
 
@@ -70,9 +73,12 @@ def start_master() -> tuple[Child, str]:
     return child, child.line().removeprefix("listening at ")
 
 
-def test_the_first_ctrl_c_ends_the_call_for_all_with_the_verdict() -> None:
+@pytest.mark.parametrize(
+    "call", [ALL_REDUCE, "peer.update_topology()", "peer.sync_shared_state(state)"]
+)
+def test_the_first_ctrl_c_ends_the_call_for_all_with_the_verdict(call: str) -> None:
     master, address = start_master()
-    with master, Child("-c", WAITS, address) as child:
+    with master, Child("-c", WAITS.replace("CALL", call), address) as child:
         peer = pccl.Communicator(address)
         peer.connect(timeout=30)
         gather(peer, 2)
@@ -86,7 +92,7 @@ def test_the_first_ctrl_c_ends_the_call_for_all_with_the_verdict() -> None:
 
 def test_a_second_ctrl_c_returns_at_once_though_the_master_hangs() -> None:
     master, address = start_master()
-    with master, Child("-c", WAITS, address) as child:
+    with master, Child("-c", WAITS.replace("CALL", ALL_REDUCE), address) as child:
         peer = pccl.Communicator(address)
         peer.connect(timeout=30)
         gather(peer, 2)

@@ -11,6 +11,9 @@ agreement; the peers average tensors among themselves, and every one ends with t
     gradient = np.ones(1000, np.float32)
     peer.all_reduce(gradient, gradient, op=pccl.ReduceOp.AVG)
 
+Warnings go to standard error: whom a call waits for, who was lost and how. The environment variable
+`PCCL_LOG_LEVEL` (TRACE, DEBUG, INFO, WARN, ERR, NONE) says how much, when the module is imported.
+
 The names and signatures are those of PCCL 1.0; what is added is marked in the documentation of
 each class.
 """
