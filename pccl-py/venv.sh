@@ -45,18 +45,26 @@ prepare_python() {
         return
     fi
     rm -f "$stamp"
-    local begin=$SECONDS file requirements=()
+    local begin=$SECONDS file requirements=() installing
     echo "setting up .venv with $("$system" -V)"
     "$system" -m venv --clear .venv || return
     [ -e .venv/Scripts ] && PYTHON=$PWD/.venv/Scripts/python
-    for file in pccl-py/requirements-build.txt "$@"; do
+    # Packages are compiled when they are imported: most of their modules never are.
+    local install=("$PYTHON" -m pip install --quiet --disable-pip-version-check --no-compile)
+    "${install[@]}" -r pccl-py/requirements-build.txt || return
+    for file in "$@"; do
         requirements+=(-r "$file")
     done
-    "$PYTHON" -m pip install --quiet --disable-pip-version-check "${requirements[@]}" || return
-    echo "building the module ($((SECONDS - begin)) s so far)"
+    # Beside the build: one waits for the network and the disk, the other for the compiler.
+    "${install[@]}" "${requirements[@]}" &
+    installing=$!
     rm -rf dist
-    "$PYTHON" -m maturin build --quiet --release --locked --manifest-path pccl-py/Cargo.toml --interpreter "$PYTHON" --out dist || return
-    "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/pccl-*.whl || return
+    "$PYTHON" -m maturin build --quiet --release --locked --manifest-path pccl-py/Cargo.toml --interpreter "$PYTHON" --out dist || {
+        kill "$installing"
+        return 1
+    }
+    wait "$installing" || return
+    "${install[@]}" --no-deps --force-reinstall dist/pccl-*.whl || return
     "$PYTHON" -c 'import pccl; print("pccl", pccl.__version__, "is ready")' || return
     echo "$wanted" >"$stamp"
     echo "set up in $((SECONDS - begin)) s"
