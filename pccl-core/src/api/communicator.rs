@@ -101,6 +101,7 @@ impl Communicator {
             Begin::Connect => Request::Connect,
             Begin::UpdateTopology => Request::Vote(UnanimousCall::UpdateTopology),
             Begin::ArePeersPending => Request::Vote(UnanimousCall::ArePeersPending),
+            Begin::OptimizeTopology => Request::Vote(UnanimousCall::OptimizeTopology),
         };
         let controls = self.control.controls().clone();
         let (call, ticket) = controls.submit(request, options.limit, Work::None, own_signal());
@@ -172,6 +173,9 @@ pub enum Begin {
     UpdateTopology,
     /// [`Communicator::are_peers_pending`].
     ArePeersPending,
+    /// Agreement on the order of the ring. All members of the run call it together, with no
+    /// operation open. Links are not measured: the members agree on the order that they have.
+    OptimizeTopology,
 }
 
 /// A call that has begun. Dropping it leaves the call to itself.

@@ -68,6 +68,30 @@ impl<'a> Pair<'a> {
         }
     }
 
+    /// Buffers that somebody else vouches for; the same one twice is in place.
+    ///
+    /// # Safety
+    ///
+    /// For `'a`, both are valid for `len` bytes, which are initialised, and `recv` is nobody
+    /// else's. They are the same or apart, and `len` is not above `isize::MAX`.
+    pub(super) unsafe fn from_raw(send: *const u8, recv: *mut u8, len: usize) -> Self {
+        if len == 0 {
+            // A null pointer is no slice, not even an empty one.
+            return Self {
+                send: None,
+                recv: &mut [],
+            };
+        }
+        let in_place = send == recv.cast_const();
+        // SAFETY: the caller's promise; in place there is only the one slice.
+        unsafe {
+            Self {
+                send: (!in_place).then(|| std::slice::from_raw_parts(send, len)),
+                recv: std::slice::from_raw_parts_mut(recv, len),
+            }
+        }
+    }
+
     /// Bytes of the send buffer and of the receive buffer.
     pub(super) fn lengths(&self) -> (usize, usize) {
         let recv = self.recv.len();

@@ -102,11 +102,7 @@ impl Communicator {
         tag: Tag,
         options: CallOptions,
     ) -> Result<OpHandle> {
-        let bytes = checked_bytes(&descriptor)?;
-        check_overlap(send.addr(), recv.addr(), bytes)?;
-        if bytes > 0 && (send.is_null() || recv.is_null()) {
-            return Err(bad_length("send or receive", 0, bytes as u64, &descriptor));
-        }
+        let bytes = check_raw(send, recv, &descriptor)?;
         // SAFETY: the caller promises what `Lent::new` asks for; that the buffers are the same or
         // apart, and shorter than `isize::MAX`, has just been checked. The value is dropped by the
         // data thread before the call completes.
@@ -167,6 +163,20 @@ pub(super) fn check_lengths(pair: &Pair<'_>, descriptor: &ReduceDescriptor) -> R
         }
     }
     Ok(())
+}
+
+/// Bytes of buffers that come as pointers, if the pointers can be what the descriptor says.
+pub(super) fn check_raw(
+    send: *const u8,
+    recv: *mut u8,
+    descriptor: &ReduceDescriptor,
+) -> Result<usize> {
+    let bytes = checked_bytes(descriptor)?;
+    check_overlap(send.addr(), recv.addr(), bytes)?;
+    if bytes > 0 && (send.is_null() || recv.is_null()) {
+        return Err(bad_length("send or receive", 0, bytes as u64, descriptor));
+    }
+    Ok(bytes)
 }
 
 fn bad_length(which: &'static str, got: usize, want: u64, descriptor: &ReduceDescriptor) -> Error {

@@ -1,14 +1,17 @@
 //! Many all-reduces, repeated until all have succeeded.
 
+#![allow(unsafe_code)]
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
 use super::element::Element;
 use super::handle::OpHandle;
 use super::loan::{self, Pair};
 use super::options::{CallOptions, ReduceInfo};
-use super::reduce::{check_lengths, descriptor};
+use super::reduce::{check_lengths, check_raw, descriptor};
 use crate::error::{Error, Result, UsageError};
 use crate::ids::Tag;
 use crate::runtime::calls::Signal;
@@ -41,6 +44,32 @@ impl<'a> ReduceRequest<'a> {
     }
 }
 
+impl ReduceRequest<'static> {
+    /// On memory that the caller vouches for, as [`Communicator::all_reduce_raw`]: what bindings to
+    /// other languages are made from.
+    ///
+    /// # Safety
+    ///
+    /// Until the request is gone, and the call that it was given to has returned: both buffers are
+    /// valid for the bytes that the descriptor says, which are initialised; nobody else reads or
+    /// writes `recv`, and nobody writes to `send`.
+    pub unsafe fn from_raw(
+        send: *const u8,
+        recv: *mut u8,
+        descriptor: ReduceDescriptor,
+        tag: Tag,
+    ) -> Result<Self> {
+        let bytes = check_raw(send, recv, &descriptor)?;
+        // SAFETY: the caller's promise; the same or apart, and the length, have been checked.
+        let pair = unsafe { Pair::from_raw(send, recv, bytes) };
+        Ok(Self {
+            pair,
+            descriptor,
+            tag,
+        })
+    }
+}
+
 impl Communicator {
     /// Carries out all of the operations, at most `max_in_flight` at a time, and repeats those that
     /// fail since a member was lost or gave up, until every one has succeeded.
@@ -60,38 +89,60 @@ impl Communicator {
         requests: Vec<ReduceRequest<'_>>,
         max_in_flight: usize,
     ) -> Result<ReduceInfo> {
-        if max_in_flight == 0 {
-            return Err(UsageError::Argument {
-                name: "max_in_flight",
-                why: "at least one operation must be in flight".into(),
-            }
-            .into());
-        }
-        let mut tags = BTreeSet::new();
-        for request in &requests {
-            check_lengths(&request.pair, &request.descriptor)?;
-            if !tags.insert(request.tag) {
-                return Err(UsageError::Argument {
-                    name: "tag",
-                    why: format!("two of the operations have tag {}", request.tag.0),
-                }
-                .into());
-            }
+        let options = CallOptions::default();
+        let (info, ended) = self.all_reduce_multiple_counted(requests, max_in_flight, options);
+        ended.map(|()| info)
+    }
+
+    /// As [`Communicator::all_reduce_multiple_with_retry`], within a limit for all of them
+    /// together; also says what succeeded if not all did. When the limit has passed, the error is
+    /// the last failure.
+    pub fn all_reduce_multiple_counted(
+        &self,
+        requests: Vec<ReduceRequest<'_>>,
+        max_in_flight: usize,
+        options: CallOptions,
+    ) -> (ReduceInfo, Result<()>) {
+        if let Err(error) = check_batch(&requests, max_in_flight) {
+            return (ReduceInfo::default(), Err(error));
         }
         let (pairs, works): (Vec<_>, Vec<_>) = requests
             .into_iter()
             .map(|r| (r.pair, (r.descriptor, r.tag)))
             .unzip();
         loan::scope(pairs, |lender| {
-            let launch = |index: usize, signal: &Arc<Signal>| {
+            let launch = |index: usize, limit: Option<Duration>, signal: &Arc<Signal>| {
                 let (descriptor, tag) = works.get(index)?;
                 let lent = lender.lend(index)?;
-                let options = CallOptions::default();
+                let options = CallOptions { limit };
                 Some(self.begin_reduce(lent, *descriptor, *tag, options, signal.clone()))
             };
-            Batch::new(works.len(), max_in_flight).run(self, launch)
+            Batch::new(works.len(), max_in_flight, options.limit).run(self, launch)
         })
     }
+}
+
+/// What can be wrong with the requests before any of them is started.
+fn check_batch(requests: &[ReduceRequest<'_>], max_in_flight: usize) -> Result<()> {
+    if max_in_flight == 0 {
+        return Err(UsageError::Argument {
+            name: "max_in_flight",
+            why: "at least one operation must be in flight".into(),
+        }
+        .into());
+    }
+    let mut tags = BTreeSet::new();
+    for request in requests {
+        check_lengths(&request.pair, &request.descriptor)?;
+        if !tags.insert(request.tag) {
+            return Err(UsageError::Argument {
+                name: "tag",
+                why: format!("two of the operations have tag {}", request.tag.0),
+            }
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// Several operations on their way.
@@ -103,16 +154,19 @@ struct Batch {
     to_do: BTreeSet<usize>,
     in_flight: Vec<(usize, OpHandle)>,
     max_in_flight: usize,
+    /// None: as long as it takes.
+    deadline: Option<Instant>,
     signal: Arc<Signal>,
     info: ReduceInfo,
 }
 
 impl Batch {
-    fn new(count: usize, max_in_flight: usize) -> Self {
+    fn new(count: usize, max_in_flight: usize, limit: Option<Duration>) -> Self {
         Self {
             to_do: (0..count).collect(),
             in_flight: Vec::new(),
             max_in_flight,
+            deadline: limit.and_then(|limit| Instant::now().checked_add(limit)),
             signal: Arc::default(),
             info: ReduceInfo::default(),
         }
@@ -121,8 +175,8 @@ impl Batch {
     fn run(
         mut self,
         communicator: &Communicator,
-        launch: impl Fn(usize, &Arc<Signal>) -> Option<OpHandle>,
-    ) -> Result<ReduceInfo> {
+        launch: impl Fn(usize, Option<Duration>, &Arc<Signal>) -> Option<OpHandle>,
+    ) -> (ReduceInfo, Result<()>) {
         let ended = loop {
             if self.to_do.is_empty() && self.in_flight.is_empty() {
                 break Ok(());
@@ -144,18 +198,28 @@ impl Batch {
         for (_, handle) in self.in_flight.drain(..) {
             let _ = handle.wait();
         }
-        ended.map(|()| self.info)
+        (self.info, ended)
     }
 
-    fn fill(&mut self, launch: &impl Fn(usize, &Arc<Signal>) -> Option<OpHandle>) -> Result<()> {
+    fn fill(
+        &mut self,
+        launch: &impl Fn(usize, Option<Duration>, &Arc<Signal>) -> Option<OpHandle>,
+    ) -> Result<()> {
+        let limit = self.remaining();
         while self.in_flight.len() < self.max_in_flight
             && let Some(index) = self.to_do.pop_first()
         {
-            let handle = launch(index, &self.signal)
+            let handle = launch(index, limit, &self.signal)
                 .ok_or_else(|| Error::Internal("a buffer is lent out twice".into()))?;
             self.in_flight.push((index, handle));
         }
         Ok(())
+    }
+
+    /// Time that is left.
+    fn remaining(&self) -> Option<Duration> {
+        self.deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Waits until one of the operations in flight has ended, whichever it is.
@@ -178,11 +242,49 @@ impl Batch {
                 self.info.rx_bytes += info.rx_bytes;
                 Ok(())
             }
-            Err(Error::Aborted { reason, .. }) if !reason.is_mismatch() => {
+            Err(Error::Aborted { reason, .. })
+                if !reason.is_mismatch() && !self.remaining().is_some_and(|r| r.is_zero()) =>
+            {
                 self.to_do.insert(index);
                 Ok(())
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::DataType;
+
+    fn raw(send: *const u8, recv: *mut u8, count: u64) -> Result<ReduceRequest<'static>> {
+        let descriptor = ReduceDescriptor {
+            count,
+            data_type: DataType::U16,
+            op: ReduceOp::Sum,
+        };
+        // SAFETY: what is not refused is empty, or lies in the arrays of the test.
+        unsafe { ReduceRequest::from_raw(send, recv, descriptor, Tag(1)) }
+    }
+
+    #[test]
+    fn raw_buffers_are_the_same_or_apart_and_null_only_when_empty() {
+        let mut buffer = [0u8; 8];
+        let place = buffer.as_mut_ptr();
+        assert!(raw(std::ptr::null(), std::ptr::null_mut(), 0).is_ok());
+        assert!(raw(std::ptr::null(), place, 1).is_err());
+        assert!(raw(place, place, 4).is_ok());
+        assert!(raw(place, place.wrapping_add(4), 2).is_ok());
+        assert!(raw(place, place.wrapping_add(2), 2).is_err());
+    }
+
+    #[test]
+    fn a_batch_has_each_tag_once() {
+        let (mut a, mut b) = ([1f32], [2f32]);
+        let request = |buffer| ReduceRequest::in_place(buffer, ReduceOp::Sum, Tag(7));
+        assert!(check_batch(&[request(&mut a)], 1).is_ok());
+        assert!(check_batch(&[request(&mut a)], 0).is_err());
+        assert!(check_batch(&[request(&mut a), request(&mut b)], 1).is_err());
     }
 }
