@@ -59,9 +59,10 @@ const UNSAFE: [&str; 6] = [
 ];
 
 /// The only places of the library that may ask which operating system it runs on.
-const SYSTEM: [&str; 3] = [
+const SYSTEM: [&str; 4] = [
     "pccl-core/src/transport/sockopt.rs",
     "pccl-core/src/bin/pccl-master/signals.rs",
+    "pccl-ffi/src/signals.rs",
     "tests/",
 ];
 

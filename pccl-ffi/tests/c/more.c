@@ -1,0 +1,462 @@
+/*
+ * What PCCL 1.0 had no scenarios for: buffers, limits, cancelling, death of a member or of the master, destruction in
+ * odd moments, many with retry. `more NAME` runs one.
+ */
+#include "harness.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void run_peers(int world, void (*body)(peer *)) {
+    static crowd all;
+    memset(&all, 0, sizeof all);
+    all.world = world;
+    all.body = body;
+    run_crowd(&all);
+}
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* ---- Buffers ---- */
+
+static void buffers_body(peer *self) {
+    float buffer[64] = {0};
+    pcclReduceDescriptor_t d = descriptor(pcclFloat, 32, pcclSum, 1);
+    pcclReduceInfo_t info;
+    EXPECT(pcclInvalidArgument, pcclAllReduce(buffer, buffer + 16, &d, self->comm, NULL));
+    EXPECT(pcclInvalidArgument, pcclAllReduce(buffer + 31, buffer, &d, self->comm, NULL));
+    OK(pcclAllReduce(buffer, buffer + 32, &d, self->comm, NULL));
+    OK(pcclAllReduce(buffer, buffer, &d, self->comm, NULL));
+    d.count = 0;
+    OK(pcclAllReduce(NULL, NULL, &d, self->comm, &info));
+    REQUIRE(info.local_world_size == 2 && info.tx_bytes == 0 && info.rx_bytes == 0);
+}
+
+/* ---- Requests for quantisation that mean none, or make no sense ---- */
+
+static void formats_body(peer *self) {
+    double buffer[16];
+    int i;
+    pcclReduceDescriptor_t d = descriptor(pcclInt32, 16, pcclSum, 1);
+    d.quantization_options.quantized_datatype = pcclUint8;
+    d.quantization_options.algorithm = pcclQuantMinMax;
+    EXPECT(pcclInvalidArgument, pcclAllReduce(buffer, buffer, &d, self->comm, NULL));
+    d = descriptor(pcclDouble, 16, pcclMax, 1);
+    d.quantization_options.quantized_datatype = pcclInt8;
+    d.quantization_options.algorithm = pcclQuantZeroPointScale;
+    EXPECT(pcclInvalidArgument, pcclAllReduce(buffer, buffer, &d, self->comm, NULL));
+    d = descriptor(pcclDouble, 16, pcclSum, 1);
+    d.quantization_options.quantized_datatype = pcclUint32;
+    d.quantization_options.algorithm = pcclQuantMinMax;
+    for (i = 0; i < 16; i++) {
+        buffer[i] = 0.1;
+    }
+    OK(pcclAllReduce(buffer, buffer, &d, self->comm, NULL));
+    REQUIRE(buffer[15] == 0.2);
+}
+
+/* ---- Mismatch ---- */
+
+static void mismatch_body(peer *self) {
+    float buffer[16] = {1, 2, 3};
+    pcclReduceDescriptor_t d = descriptor(pcclFloat, self->index == 0 ? 16 : 15, pcclSum, 1);
+    pcclReduceOpDescriptor_t op;
+    EXPECT(pcclInvalidArgument, pcclAllReduce(buffer, buffer, &d, self->comm, NULL));
+    REQUIRE(buffer[0] == 1 && buffer[1] == 2 && buffer[2] == 3);
+    memset(&op, 0, sizeof op);
+    op.sendbuf = op.recvbuf = buffer;
+    op.descriptor = d;
+    EXPECT(pcclInvalidArgument, pcclAllReduceMultipleWithRetry(&op, 1, self->comm, NULL, 1));
+    REQUIRE(strstr(pcclGetLastError(), "differ") != NULL);
+}
+
+/* ---- Limits and cancelling ---- */
+
+static void limits_body(peer *self) {
+    float buffer[16] = {5}, recv[16];
+    pcclReduceCall_t call;
+    pcclAsyncReduceOp_t op;
+    bool done = true;
+    memset(&call, 0, sizeof call);
+    call.struct_size = sizeof call;
+    call.send.data = buffer;
+    call.recv.data = recv;
+    call.descriptor = descriptor(pcclFloat, 16, pcclSum, 1);
+    if (self->index == 0) {
+        /* The other member has not called: the wait ends, the operation does not. */
+        OK(pcclAllReduceAsyncEx(&call, self->comm, &op));
+        OK(pcclAwaitAsyncReduceFor(&op, 20, &done, NULL));
+        REQUIRE(!done);
+        OK(pcclTestAsyncReduce(&op, &done));
+        REQUIRE(!done);
+        meet(self);
+        OK(pcclAwaitAsyncReduce(&op, NULL));
+    } else {
+        meet(self);
+        OK(pcclAllReduceAsyncEx(&call, self->comm, &op));
+        OK(pcclAwaitAsyncReduceFor(&op, 60000, &done, NULL));
+        REQUIRE(done);
+    }
+    REQUIRE(recv[0] == 10);
+    meet(self);
+    /* A limit of the operation ends it for both: whoever comes later finds it ended. */
+    call.time_limit_ms = 50;
+    call.descriptor.tag = 2;
+    if (self->index == 0) {
+        OK(pcclAllReduceAsyncEx(&call, self->comm, &op));
+        EXPECT(pcclRankConnectionLost, pcclAwaitAsyncReduce(&op, NULL));
+        REQUIRE(strstr(pcclGetLastError(), "limit") != NULL);
+        meet(self);
+    } else {
+        meet(self);
+        OK(pcclAllReduceAsyncEx(&call, self->comm, &op));
+        EXPECT(pcclRankConnectionLost, pcclAwaitAsyncReduce(&op, NULL));
+    }
+    meet(self);
+    call.time_limit_ms = 0;
+    call.descriptor.tag = 3;
+    if (self->index == 0) {
+        OK(pcclAllReduceAsyncEx(&call, self->comm, &op));
+        OK(pcclCancelAsyncReduce(&op));
+        EXPECT(pcclRankConnectionLost, pcclAwaitAsyncReduce(&op, NULL));
+        meet(self);
+    } else {
+        meet(self);
+        EXPECT(pcclRankConnectionLost, pcclAllReduce(buffer, recv, &call.descriptor, self->comm, NULL));
+    }
+    /* Nothing is left over. */
+    OK(pcclUpdateTopology(self->comm));
+    call.send.device_type = pcclDeviceCuda;
+    EXPECT(pcclInvalidArgument, pcclAllReduceAsyncEx(&call, self->comm, &op));
+    call.send.device_type = pcclDeviceCpu;
+    call.recv.stream = buffer;
+    EXPECT(pcclInvalidArgument, pcclAllReduceAsyncEx(&call, self->comm, &op));
+}
+
+/* ---- Many with retry ---- */
+
+static void many_body(peer *self) {
+    enum { OPS = 50, COUNT = 1000 };
+    static float buffers[2][OPS][COUNT];
+    pcclReduceOpDescriptor_t ops[OPS];
+    pcclReduceInfo_t info;
+    int i, k;
+    memset(ops, 0, sizeof ops);
+    for (i = 0; i < OPS; i++) {
+        for (k = 0; k < COUNT; k++) {
+            buffers[self->index][i][k] = (float)(i + k + self->index * 2);
+        }
+        ops[i].sendbuf = ops[i].recvbuf = buffers[self->index][i];
+        ops[i].descriptor = descriptor(pcclFloat, COUNT, pcclAvg, (uint64_t)i);
+    }
+    OK(pcclAllReduceMultipleWithRetry(ops, OPS, self->comm, &info, self->index == 0 ? 7 : 1000000));
+    REQUIRE(info.local_world_size == 2);
+    REQUIRE(info.tx_bytes == sizeof buffers[0] && info.rx_bytes == sizeof buffers[0]);
+    for (i = 0; i < OPS; i++) {
+        for (k = 0; k < COUNT; k++) {
+            REQUIRE(buffers[self->index][i][k] == (float)(i + k + 1));
+        }
+    }
+    ops[1].recvbuf = buffers[self->index][0] + 1;
+    ops[1].sendbuf = ops[1].recvbuf;
+    EXPECT(pcclInvalidArgument, pcclAllReduceMultipleWithRetry(ops, OPS, self->comm, &info, 4));
+    OK(pcclUpdateTopology(self->comm));
+}
+
+/* ---- State ---- */
+
+static void state_body(peer *self) {
+    /* The second name of the same memory is what tied weights are. */
+    float weights[256];
+    double own[2] = {1, 2};
+    pcclTensorInfo_t tensors[3];
+    pcclSharedState_t state;
+    pcclSharedStateSyncInfo_t info;
+    int i;
+    memset(tensors, 0, sizeof tensors);
+    for (i = 0; i < 256; i++) {
+        weights[i] = (float)(self->index < 2 ? i : -i);
+    }
+    tensors[0].name = "weights";
+    tensors[1].name = "tied";
+    tensors[0].data = tensors[1].data = weights;
+    tensors[0].count = tensors[1].count = 256;
+    tensors[0].datatype = tensors[1].datatype = pcclFloat;
+    tensors[2].name = "own";
+    tensors[2].data = own;
+    tensors[2].count = 2;
+    tensors[2].datatype = pcclDouble;
+    tensors[2].allow_content_inequality = true;
+    own[0] = self->index;
+    state.revision = 9;
+    state.count = 3;
+    state.infos = tensors;
+    OK(pcclSynchronizeSharedState(self->comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &info));
+    REQUIRE(state.revision == 9);
+    REQUIRE(info.rx_bytes == (self->index == 2 ? 2 * sizeof weights : 0));
+    REQUIRE(own[0] == self->index);
+    for (i = 0; i < 256; i++) {
+        REQUIRE(weights[i] == (float)i);
+    }
+    state.revision = 10;
+    OK(pcclSynchronizeSharedState(self->comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &info));
+    REQUIRE(info.rx_bytes == 0 && info.tx_bytes == 0);
+    meet(self);
+    /* Who breaks a rule fails, learns why, is alone, and can come back. */
+    state.revision = 11;
+    if (self->index == 2) {
+        tensors[2].name = "another";
+        EXPECT(pcclInvalidUsage, pcclSynchronizeSharedState(self->comm, &state,
+                                                            PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &info));
+        REQUIRE(strstr(pcclGetLastError(), "another") != NULL || strstr(pcclGetLastError(), "own") != NULL);
+        REQUIRE(attribute(self->comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) == 1);
+        OK(pcclUpdateTopology(self->comm));
+    } else {
+        OK(pcclSynchronizeSharedState(self->comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &info));
+        REQUIRE(attribute(self->comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) == 2);
+        while (attribute(self->comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) < 3) {
+            OK(pcclUpdateTopology(self->comm));
+        }
+    }
+    REQUIRE(attribute(self->comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) == 3);
+}
+
+/* ---- A member is killed ---- */
+
+static volatile sig_atomic_t usr1_seen;
+static void on_usr1(int signal) { usr1_seen = signal; }
+
+/* One member is another process, and dies in the middle of an operation: the rest fails soon and keeps its buffer. */
+static void killed(void) {
+    enum { COUNT = 1 << 20 };
+    static float buffer[COUNT];
+    uint16_t port;
+    int to_child[2], i;
+    pid_t child;
+    pcclMasterInstance_t *master;
+    pcclComm_t *comm;
+    pcclReduceDescriptor_t d = descriptor(pcclFloat, COUNT, pcclSum, 1);
+    pcclReduceInfo_t info;
+    pcclReduceOpDescriptor_t op;
+    double begin;
+    REQUIRE(pipe(to_child) == 0);
+    child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        REQUIRE(read(to_child[0], &port, sizeof port) == sizeof port);
+        comm = new_peer(port, 0);
+        join_world(comm, 2);
+        OK(pcclAllReduce(buffer, buffer, &d, comm, NULL));
+        /* Waits for its end without ever calling the second one. */
+        for (;;) {
+            pause();
+        }
+    }
+    OK(pcclInit());
+    master = start_master(&port);
+    REQUIRE(write(to_child[1], &port, sizeof port) == sizeof port);
+    comm = new_peer(port, 0);
+    join_world(comm, 2);
+    OK(pcclAllReduce(buffer, buffer, &d, comm, NULL));
+    for (i = 0; i < COUNT; i++) {
+        buffer[i] = (float)i;
+    }
+    {
+        pcclAsyncReduceOp_t handle;
+        bool done = true;
+        OK(pcclAllReduceAsync(buffer, buffer, &d, comm, &handle));
+        OK(pcclAwaitAsyncReduceFor(&handle, 20, &done, NULL));
+        REQUIRE(!done);
+        begin = seconds_now();
+        REQUIRE(kill(child, SIGKILL) == 0);
+        EXPECT(pcclRankConnectionLost, pcclAwaitAsyncReduce(&handle, &info));
+        REQUIRE(seconds_now() - begin < 3);
+    }
+    REQUIRE(waitpid(child, NULL, 0) == child);
+    for (i = 0; i < COUNT; i++) {
+        REQUIRE(buffer[i] == (float)i);
+    }
+    REQUIRE(attribute(comm, PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE) == 1);
+    memset(&op, 0, sizeof op);
+    op.sendbuf = op.recvbuf = buffer;
+    op.descriptor = d;
+    EXPECT(pcclTooFewPeers, pcclAllReduceMultipleWithRetry(&op, 1, comm, &info, 1));
+    REQUIRE(info.local_world_size == 1);
+    OK(pcclUpdateTopology(comm));
+    OK(pcclDestroyCommunicator(comm));
+    stop_master(master);
+}
+
+/* ---- Odd ends ---- */
+
+static void *retry_until_the_end(void *argument) {
+    peer *self = (peer *)argument;
+    static float buffer[16];
+    pcclReduceOpDescriptor_t op;
+    memset(&op, 0, sizeof op);
+    op.sendbuf = op.recvbuf = buffer;
+    op.descriptor = descriptor(pcclFloat, 16, pcclSum, 9);
+    /* The other member never calls it; the communicator goes away under this call. */
+    REQUIRE(pcclAllReduceMultipleWithRetry(&op, 1, self->comm, NULL, 1) != pcclSuccess);
+    return NULL;
+}
+
+static void odd_ends_body(peer *self) {
+    float buffer[16] = {3};
+    pcclReduceDescriptor_t mine = descriptor(pcclFloat, 16, pcclSum, 1);
+    pcclReduceDescriptor_t theirs = descriptor(pcclFloat, 16, pcclSum, 2);
+    pcclAsyncReduceOp_t op;
+    if (self->index == 0) {
+        /* Destroyed with an operation open and a thread in a call: both end, and the memory is free. */
+        pthread_t thread;
+        OK(pcclAllReduceAsync(buffer, buffer, &mine, self->comm, &op));
+        REQUIRE(pthread_create(&thread, NULL, retry_until_the_end, self) == 0);
+        /* Most likely the thread is in its call by then; if not, its communicator is gone when it calls. */
+        meet(self);
+        sched_yield();
+        OK(pcclDestroyCommunicator(self->comm));
+        pthread_join(thread, NULL);
+        REQUIRE(buffer[0] == 3);
+        EXPECT(pcclInvalidArgument, pcclAwaitAsyncReduce(&op, NULL));
+        self->comm = new_peer(self->all->port, 0);
+    } else {
+        meet(self);
+        EXPECT(pcclRankConnectionLost, pcclAllReduce(buffer, buffer, &theirs, self->comm, NULL));
+        REQUIRE(buffer[0] == 3);
+        REQUIRE(attribute(self->comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) == 1);
+    }
+}
+
+static void *connect_for_ever(void *argument) {
+    pcclResult_t result = pcclConnect((pcclComm_t *)argument);
+    REQUIRE(result == pcclMasterConnectionFailed);
+    return NULL;
+}
+
+/* A newcomer that nobody admits is destroyed while it waits in connect. */
+static void destroyed_while_joining(void) {
+    uint16_t port;
+    pcclMasterInstance_t *master = start_master(&port);
+    pcclComm_t *member = new_peer(port, 0);
+    pcclComm_t *newcomer = new_peer(port, 0);
+    pthread_t thread;
+    bool pending = false;
+    OK(pcclConnect(member));
+    REQUIRE(pthread_create(&thread, NULL, connect_for_ever, newcomer) == 0);
+    while (!pending) {
+        OK(pcclArePeersPending(member, &pending));
+    }
+    OK(pcclDestroyCommunicator(newcomer));
+    pthread_join(thread, NULL);
+    OK(pcclUpdateTopology(member));
+    REQUIRE(attribute(member, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) == 1);
+    OK(pcclDestroyMaster(master));
+    OK(pcclDestroyCommunicator(member));
+}
+
+/* ---- Signals and threads ---- */
+
+static long blocked_signals(const char *task) {
+    char path[300], line[256];
+    long blocked = -1;
+    FILE *status;
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
+    status = fopen(path, "r");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        if (strncmp(line, "SigBlk:", 7) == 0) {
+            blocked = (long)(strtoull(line + 7, NULL, 16) & 0x7fffffff);
+        }
+    }
+    if (status != NULL) {
+        fclose(status);
+    }
+    return blocked;
+}
+
+/* Counts threads; checks that all but those in `own` block the ordinary signals (numbers 1 to 31, less KILL and STOP). */
+static int other_threads(const char *own) {
+    DIR *tasks = opendir("/proc/self/task");
+    struct dirent *task;
+    int count = 0;
+    if (tasks == NULL) {
+        /* Only Linux shows threads here. */
+        return -1;
+    }
+    while ((task = readdir(tasks)) != NULL) {
+        if (task->d_name[0] != '.' && strcmp(task->d_name, own) != 0) {
+            long blocked = blocked_signals(task->d_name);
+            REQUIRE(blocked == -1 || (blocked | 0x40100) == 0x7fffffff);
+            count++;
+        }
+    }
+    closedir(tasks);
+    return count;
+}
+
+static void signals(void) {
+    char own[32];
+    uint16_t port;
+    pcclMasterInstance_t *master;
+    pcclComm_t *comm;
+    sigset_t mask;
+    struct sigaction before, after;
+    snprintf(own, sizeof own, "%ld", (long)getpid());
+    REQUIRE(other_threads(own) <= 0);
+    signal(SIGUSR1, on_usr1);
+    sigaction(SIGPIPE, NULL, &before);
+    master = start_master(&port);
+    comm = new_peer(port, 0);
+    OK(pcclConnect(comm));
+    REQUIRE(other_threads(own) != 0);
+    sigaction(SIGPIPE, NULL, &after);
+    REQUIRE(before.sa_handler == SIG_DFL && after.sa_handler == SIG_DFL);
+    pthread_sigmask(SIG_BLOCK, NULL, &mask);
+    REQUIRE(!sigismember(&mask, SIGUSR1));
+    kill(getpid(), SIGUSR1);
+    REQUIRE(usr1_seen == SIGUSR1);
+    OK(pcclDestroyCommunicator(comm));
+    stop_master(master);
+    REQUIRE(other_threads(own) <= 0);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int world;
+        void (*body)(peer *);
+        void (*alone)(void);
+    } tests[] = {
+        {"buffers", 2, buffers_body, NULL},
+        {"formats", 2, formats_body, NULL},
+        {"mismatch", 2, mismatch_body, NULL},
+        {"limits", 2, limits_body, NULL},
+        {"many", 2, many_body, NULL},
+        {"state", 3, state_body, NULL},
+        {"odd_ends", 2, odd_ends_body, NULL},
+        {"killed", 0, NULL, killed},
+        {"destroyed_while_joining", 0, NULL, destroyed_while_joining},
+        {"signals", 0, NULL, signals},
+    };
+    size_t i;
+    OK(pcclInit());
+    for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
+            if (tests[i].alone != NULL) {
+                tests[i].alone();
+            } else {
+                run_peers(tests[i].world, tests[i].body);
+            }
+            return 0;
+        }
+    }
+    fprintf(stderr, "no such test\n");
+    return 2;
+}
