@@ -32,9 +32,11 @@ documentation() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked
 }
 
+# Types of the package, of its tests and of the example; and that the extension is as its stub says.
 python_types() {
     (cd pccl-py/python && "$PYTHON" -m mypy --config-file ../pyproject.toml pccl) &&
         (cd pccl-py/tests && "$PYTHON" -m mypy --config-file ../pyproject.toml .) &&
+        (cd pccl-py/tests && "$PYTHON" -m mypy.stubtest pccl --ignore-disjoint-bases) &&
         (cd examples/digits && "$PYTHON" -m mypy --config-file ../../pccl-py/pyproject.toml .)
 }
 

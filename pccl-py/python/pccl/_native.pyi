@@ -1,15 +1,18 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy.typing as npt
 
+__all__ = ["VERSION", "Communicator", "Events", "Master", "Operation"]
 VERSION: str
 
+@final
 class Operation:
     def wait(self, limit: float | None) -> tuple[int, int, int] | None: ...
     def is_done(self) -> bool: ...
     def cancel(self) -> None: ...
 
+@final
 class Communicator:
     def __new__(
         cls,
@@ -46,10 +49,12 @@ class Communicator:
     def events(self) -> Events: ...
     def leave(self) -> None: ...
 
+@final
 class Events:
     def next(self, limit: float | None) -> tuple[str, str, dict[str, int | str]] | None: ...
     def dropped(self) -> int: ...
 
+@final
 class Master:
     def __new__(cls, listen: str, peer_timeout: float | None) -> Master: ...
     def address(self) -> str: ...
