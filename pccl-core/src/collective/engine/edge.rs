@@ -25,6 +25,8 @@ pub(super) struct Edge {
     pub(super) held: BTreeMap<OpKey, Held>,
     /// Keys of `held` by the sender's serial.
     pub(super) held_by_serial: BTreeMap<u64, OpKey>,
+    /// Operations open here (serials) by the neighbour's serial, as far as it is known.
+    pub(super) open_by_serial: BTreeMap<u64, u64>,
     /// Bytes of early frames in `held`.
     pub(super) held_bytes: u64,
     /// Standing credit in use, sum over the lanes.
@@ -122,6 +124,7 @@ impl Edge {
         self.opens.retain(|o| *o != op);
         self.grants.retain(|(o, _)| *o != op);
         self.ready.retain(|o| *o != op);
+        self.open_by_serial.retain(|_, o| *o != op);
     }
 }
 

@@ -27,9 +27,7 @@ impl Engine {
             return;
         };
         self.lanes.insert(id, Lane::new(peer, slot, now));
-        if self.edges.get(&peer).is_some_and(|edge| edge.has_work()) {
-            self.wake_edge(peer);
-        }
+        self.wake_for_work(peer);
     }
 
     /// A lane closed; `cause` is what the socket said. Unless both ends wanted that (`orderly`),
@@ -54,10 +52,12 @@ impl Engine {
         if let Some(edge) = self.edges.get_mut(&lane.peer) {
             edge.set_idle(slot, false);
         }
+        let peer = lane.peer;
         if !begun {
             self.take_back(id);
         }
         self.wake_lane(id);
+        self.wake_for_work(peer);
     }
 
     /// The lane carried what no correct member sends, or is of no use any more.
@@ -86,6 +86,7 @@ impl Engine {
         let Some(lane) = self.lanes.remove(&id) else {
             return;
         };
+        self.writable.retain(|writable| *writable != id);
         let peer = lane.peer;
         if let Some(edge) = self.edges.get_mut(&peer) {
             edge.remove(lane.slot);
@@ -125,5 +126,6 @@ impl Engine {
             let keys: Vec<_> = of_lane.map(|(key, _)| *key).collect();
             keys.into_iter().for_each(|key| self.drop_held(peer, key));
         }
+        self.wake_for_work(peer);
     }
 }

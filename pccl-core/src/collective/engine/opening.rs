@@ -115,11 +115,7 @@ impl Engine {
             edge.held_bytes += cost;
             return;
         }
-        let of_peer = |op: &super::Op| {
-            let mut links = op.links.iter();
-            links.any(|link| link.peer == peer && link.serial == Some(header.from))
-        };
-        let serial = self.ops.iter().find(|(_, op)| of_peer(op)).map(|(s, _)| *s);
+        let serial = edge.open_by_serial.get(&header.from).copied();
         if let Some(serial) = serial {
             let payload = std::mem::take(&mut lane.rx.buffer);
             let part = payload.get(..length).unwrap_or_default();
@@ -157,6 +153,9 @@ impl Engine {
             && link.serial.is_none()
         {
             link.serial = Some(from);
+            if let Some(edge) = self.edges.get_mut(&peer) {
+                edge.open_by_serial.insert(from, serial);
+            }
             // Room that came free before could not be told.
             if op.receives_from(peer) {
                 for position in op.grants_due() {

@@ -264,6 +264,7 @@ impl Engine {
                     edge.set_idle(slot, false);
                 }
                 self.events.push_back(EngineEvent::LaneBye { lane: id });
+                self.wake_for_work(peer);
             }
             // Payloads of finished operations, and signs of life, mean nothing more.
             FrameKind::Open | FrameKind::Partial | FrameKind::Result | FrameKind::Alive => {}

@@ -130,6 +130,14 @@ impl Engine {
         }
     }
 
+    /// Wakes one lane of an edge if there is something for it: whenever the lane that was woken
+    /// for it has taken something else, or can take nothing any more.
+    pub(super) fn wake_for_work(&mut self, peer: MemberId) {
+        if self.edges.get(&peer).is_some_and(|edge| edge.has_work()) {
+            self.wake_edge(peer);
+        }
+    }
+
     /// Wakes a lane, if it sleeps.
     pub(super) fn wake_lane(&mut self, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&id)
@@ -195,6 +203,8 @@ impl Engine {
             return;
         };
         let mut out_of_memory = Vec::new();
+        let mut unused = 0;
+        let next = op.links.first().map(|link| link.peer);
         let edges = op
             .links
             .iter()
@@ -207,6 +217,11 @@ impl Engine {
                 continue;
             };
             if tx.at == 0 {
+                if tx.early {
+                    let cost = (HEADER_BYTES + tx.length) as u64;
+                    lane.early_out = lane.early_out.saturating_sub(cost);
+                    unused += cost;
+                }
                 lane.tx = None;
                 continue;
             }
@@ -225,6 +240,9 @@ impl Engine {
             } else {
                 out_of_memory.push(id);
             }
+        }
+        if let Some(edge) = next.and_then(|next| self.edges.get_mut(&next)) {
+            edge.early_out = edge.early_out.saturating_sub(unused);
         }
         // Without the rest of its frame a lane carries nothing any more.
         for id in out_of_memory {
@@ -292,9 +310,7 @@ impl Engine {
             || self.next_data(id, peer);
         if found {
             // Others help with what is left.
-            if self.edges.get(&peer).is_some_and(|edge| edge.has_work()) {
-                self.wake_edge(peer);
-            }
+            self.wake_for_work(peer);
             return true;
         }
         let Some(lane) = self.lanes.get_mut(&id) else {

@@ -1,12 +1,14 @@
 //! Some engines and the pipes between them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use crate::collective::buffers::OwnedBuffers;
 use crate::collective::engine::{Engine, EngineConfig, EngineEvent, OpStats, StartReduce};
 use crate::ids::{CallId, Digest, Epoch, LaneId, MemberId, Round, Serial, Tag, Time, Token};
 use crate::types::{OpKey, OpKind, ReduceDescriptor};
 use crate::wire::control::{GroupView, MemberInfo, OpName};
+use crate::wire::lane::DataHeader;
 use crate::wire::reason::RequestCause;
 
 /// Random numbers from a seed.
@@ -25,13 +27,14 @@ impl Rng {
         z ^ (z >> 31)
     }
 
+    /// One of some numbers.
+    pub(super) fn one_of<T: Copy>(&mut self, choice: &[T]) -> T {
+        choice[self.below(choice.len())]
+    }
+
     /// Below `end`.
     pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
-    }
-
-    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
     }
 }
 
@@ -199,6 +202,13 @@ impl Net {
         false
     }
 
+    /// Some random steps, at most `most`.
+    pub(super) fn steps(&mut self, most: usize) {
+        for _ in 0..self.rng.below(most) {
+            self.step();
+        }
+    }
+
     /// Moves bytes until none can; panics if that takes for ever.
     pub(super) fn settle(&mut self) {
         for _ in 0..STEPS_LIMIT {
@@ -207,6 +217,33 @@ impl Net {
             }
         }
         panic!("it never comes to rest");
+    }
+
+    /// Time passes at all engines.
+    pub(super) fn tick(&mut self, by: Duration) {
+        self.now = self.now + by;
+        for at in 0..self.engines.len() {
+            self.engines[at].tick(self.now);
+            self.drain(at);
+        }
+    }
+
+    /// Closes a lane in good order from one end, once both ends have nothing more on it.
+    pub(super) fn close(&mut self, at: usize, lane: LaneId) {
+        self.engines[at].close_lane(lane);
+        self.drain(at);
+    }
+
+    /// Both sockets of a lane are closed, after a goodbye.
+    pub(super) fn closed_in_order(&mut self, lane: LaneId) {
+        for index in 0..self.pipes.len() {
+            if self.pipes[index].lane == lane {
+                self.pipes[index].open = false;
+                let at = self.pipes[index].from;
+                self.engines[at].lane_closed(lane, true, "closed", self.now);
+                self.drain(at);
+            }
+        }
     }
 
     fn write(&mut self, index: usize) -> bool {
@@ -219,7 +256,9 @@ impl Net {
         let most = 1 + self.rng.below(room.min(self.chunk));
         let [header, payload] = self.engines[at].gather(lane);
         let before = pipe.bytes.len();
-        pipe.bytes.extend(header.iter().chain(payload).take(most));
+        pipe.bytes.extend(&header[..header.len().min(most)]);
+        pipe.bytes
+            .extend(&payload[..payload.len().min(most - header.len().min(most))]);
         let n = pipe.bytes.len() - before;
         if n == 0 {
             self.writable.remove(&(at, lane));
@@ -244,15 +283,17 @@ impl Net {
             pipe.bytes.clear();
             return false;
         }
-        for (to, from) in sink.iter_mut().zip(pipe.bytes.drain(..n)) {
-            *to = from;
-        }
+        let (front, back) = pipe.bytes.as_slices();
+        let first = n.min(front.len());
+        sink[..first].copy_from_slice(&front[..first]);
+        sink[first..n].copy_from_slice(&back[..n - first]);
+        pipe.bytes.drain(..n);
         self.engines[at].received(lane, n, self.now);
         self.drain(at);
         true
     }
 
-    fn drain(&mut self, at: usize) {
+    pub(super) fn drain(&mut self, at: usize) {
         while let Some(lane) = self.engines[at].poll_writable() {
             assert!(self.writable.insert((at, lane)), "said twice");
         }
@@ -311,6 +352,34 @@ pub(super) fn config(segment: u32) -> EngineConfig {
     EngineConfig {
         segment,
         ..EngineConfig::default()
+    }
+}
+
+/// A data frame as bytes, with the right checksum.
+pub(super) fn frame(header: DataHeader, payload: &[u8]) -> Vec<u8> {
+    let mut header = DataHeader {
+        length: payload.len() as u32,
+        ..header
+    };
+    let mut checksum = header.checksum();
+    checksum.update(payload);
+    header.crc = checksum.finalize();
+    let mut bytes = header.encode().to_vec();
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// Feeds bytes to a lane of an engine, as far as it takes them.
+pub(super) fn feed(engine: &mut Engine, lane: LaneId, mut bytes: &[u8], now: Time) {
+    while !bytes.is_empty() {
+        let sink = engine.sink(lane);
+        let n = sink.len().min(bytes.len());
+        if n == 0 {
+            return;
+        }
+        sink[..n].copy_from_slice(&bytes[..n]);
+        engine.received(lane, n, now);
+        bytes = &bytes[n..];
     }
 }
 

@@ -1,6 +1,11 @@
 //! Engines joined by pipes of bytes, with everything random that a network may choose: how many
 //! bytes go at once, on which lane, in which order between lanes. From a seed.
 
+mod faults;
+mod flow;
 mod harness;
+mod hostile;
+mod lanes;
 mod reduce;
 mod reference;
+mod throughput;

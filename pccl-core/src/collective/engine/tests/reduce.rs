@@ -11,7 +11,7 @@ pub(super) fn check(seed: u64, n: usize, descriptor: ReduceDescriptor, configs: 
     let mut rng = Rng::new(seed);
     let lanes: Vec<usize> = (0..n).map(|_| 1 + rng.below(3)).collect();
     let mut net = Net::new(seed, configs, &lanes);
-    net.chunk = [7, 100, 5000][rng.below(3)];
+    net.chunk = rng.one_of(&[7, 100, 5000]);
     let contributions: Vec<Vec<u8>> = (0..n)
         .map(|_| {
             numbers(descriptor.data_type, descriptor.count as usize, || {
@@ -55,7 +55,7 @@ pub(super) fn check(seed: u64, n: usize, descriptor: ReduceDescriptor, configs: 
 
 fn random_configs(rng: &mut Rng, n: usize) -> Vec<EngineConfig> {
     let sizes = [8, 16, 24, 64, 256, 1024];
-    (0..n).map(|_| config(sizes[rng.below(6)])).collect()
+    (0..n).map(|_| config(rng.one_of(&sizes))).collect()
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn larger_operations_wait_for_the_open_and_are_right() {
                 op: ReduceOp::Avg,
             };
             let sizes = [4 << 10, 64 << 10, 1 << 20];
-            let configs: Vec<_> = (0..n).map(|_| config(sizes[rng.below(3)])).collect();
+            let configs: Vec<_> = (0..n).map(|_| config(rng.one_of(&sizes))).collect();
             check(rng.next(), n, descriptor, &configs);
         }
     }

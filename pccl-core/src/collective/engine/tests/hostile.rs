@@ -1,0 +1,360 @@
+//! A peer that sends whatever it likes: no panic, no harm to what it may not touch, and a reason.
+
+use proptest::prelude::*;
+
+use super::harness::{config, feed, frame, member, name};
+use crate::collective::buffers::OwnedBuffers;
+use crate::collective::engine::{Engine, EngineEvent, StartReduce};
+use crate::ids::{CallId, Epoch, LaneId, Serial, Time, Token};
+use crate::types::{DataType, ReduceDescriptor, ReduceOp};
+use crate::wire::control::{GroupView, MemberInfo};
+use crate::wire::lane::{DataHeader, FrameKind, OpenFrame};
+use crate::wire::reason::RequestCause;
+
+const LANE: LaneId = LaneId(1);
+const SUM: ReduceDescriptor = ReduceDescriptor {
+    count: 30,
+    data_type: DataType::F32,
+    op: ReduceOp::Sum,
+};
+
+/// An engine at rank 0 of three with one operation open (serial 1), and a lane from the previous
+/// rank.
+struct Victim {
+    engine: Engine,
+    buffers: OwnedBuffers,
+}
+
+impl Victim {
+    fn new(descriptor: ReduceDescriptor) -> Self {
+        let mut engine = Engine::new(config(64), Time(0));
+        engine.lane_open(LANE, member(2), Time(0));
+        engine.lane_open(LaneId(2), member(1), Time(0));
+        let ring = (0..3).map(|i| MemberInfo {
+            id: member(i),
+            name: String::new(),
+            addresses: Vec::new(),
+            token: Token(0),
+        });
+        let bytes = descriptor.bytes().unwrap() as usize;
+        let mut buffers = OwnedBuffers::in_place((0..bytes).map(|i| i as u8).collect());
+        let start = StartReduce {
+            call: CallId(1),
+            op: name(1),
+            quoted: Serial::default(),
+            descriptor,
+            group: GroupView {
+                epoch: Epoch(1),
+                ring: ring.collect(),
+            },
+            own: member(0),
+        };
+        engine.start(start, buffers.lend(), Time(0));
+        Self { engine, buffers }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        feed(&mut self.engine, LANE, bytes, Time(0));
+    }
+
+    fn bad_frame(&mut self) -> Option<String> {
+        while let Some(event) = self.engine.poll_event() {
+            if let EngineEvent::Failed {
+                cause: RequestCause::BadFrame { peer, what },
+                ..
+            } = event
+            {
+                assert_eq!(peer, member(2));
+                return Some(what);
+            }
+        }
+        None
+    }
+
+    fn fault(&mut self) -> Option<String> {
+        while let Some(event) = self.engine.poll_event() {
+            if let EngineEvent::LaneFault { lane, what, .. } = event {
+                assert_eq!(lane, LANE);
+                return Some(what);
+            }
+        }
+        None
+    }
+
+    fn is_restored(mut self) -> bool {
+        self.engine.finish(CallId(1), false);
+        let bytes = self.buffers.recv();
+        bytes.iter().enumerate().all(|(i, b)| *b == i as u8)
+    }
+}
+
+/// Slice 2 of 30 elements starts at the previous rank; it has elements 20 to 30.
+fn partial(offset: u64) -> DataHeader {
+    DataHeader {
+        kind: FrameKind::Partial,
+        length: 0,
+        from: 9,
+        to: 1,
+        offset,
+        slice: 2,
+        crc: 0,
+    }
+}
+
+#[test]
+fn frames_that_do_not_fit_fail_the_operation_and_name_the_sender() {
+    let result = DataHeader {
+        kind: FrameKind::Result,
+        ..partial(80)
+    };
+    let cases: [(&str, Vec<Vec<u8>>); 9] = [
+        (
+            "overlaps",
+            vec![frame(partial(80), &[0; 8]), frame(partial(84), &[0; 8])],
+        ),
+        (
+            "overlaps",
+            vec![frame(partial(80), &[0; 8]), frame(partial(80), &[0; 8])],
+        ),
+        ("outside", vec![frame(partial(116), &[0; 8])]),
+        ("cuts", vec![frame(partial(82), &[0; 8])]),
+        ("cuts", vec![frame(partial(80), &[0; 6])]),
+        ("cuts", vec![frame(partial(80), &[])]),
+        ("overflow", vec![frame(partial(u64::MAX - 3), &[0; 8])]),
+        (
+            "starts here",
+            vec![frame(
+                DataHeader {
+                    slice: 0,
+                    ..partial(0)
+                },
+                &[0; 8],
+            )],
+        ),
+        ("not left", vec![frame(result, &[0; 8])]),
+    ];
+    for (expected, frames) in cases {
+        let mut victim = Victim::new(SUM);
+        for bytes in frames {
+            victim.feed(&bytes);
+        }
+        let what = victim
+            .bad_frame()
+            .unwrap_or_else(|| panic!("no failure: {expected}"));
+        assert!(what.contains(expected), "{what} instead of {expected}");
+        // The lane goes on.
+        victim.feed(&frame(
+            DataHeader {
+                to: 77,
+                ..partial(80)
+            },
+            &[1; 8],
+        ));
+        assert_eq!(victim.fault(), None);
+        assert!(victim.is_restored());
+    }
+}
+
+#[test]
+fn slices_that_there_are_not_and_wrong_neighbours_are_refused() {
+    let mut victim = Victim::new(SUM);
+    victim.feed(&frame(
+        DataHeader {
+            slice: 3,
+            ..partial(0)
+        },
+        &[0; 8],
+    ));
+    assert!(victim.bad_frame().unwrap().contains("no such slice"));
+    let mut victim = Victim::new(SUM);
+    feed(
+        &mut victim.engine,
+        LaneId(2),
+        &frame(partial(80), &[0; 8]),
+        Time(0),
+    );
+    let event = victim.engine.poll_event();
+    assert!(matches!(
+        event,
+        Some(EngineEvent::Failed { cause: RequestCause::BadFrame { peer, .. }, .. })
+            if peer == member(1)
+    ));
+}
+
+#[test]
+fn more_than_the_granted_room_is_refused() {
+    let wide = ReduceDescriptor {
+        count: 300_000,
+        data_type: DataType::F16,
+        op: ReduceOp::Sum,
+    };
+    let mut victim = Victim::new(wide);
+    victim.engine.lending = super::super::window::Lending::new(0);
+    // Slice 2 has elements 200,000 to 300,000; the engine lends all its scratch to one operation.
+    victim.feed(&frame(partial(200_000 * 4), &[0; 64]));
+    assert_eq!(victim.bad_frame(), None);
+    for op in victim.engine.ops.values_mut() {
+        for slice in &mut op.slices {
+            if let Some(room) = &mut slice.room {
+                assert!(room.granted() < slice.span.end);
+            }
+        }
+    }
+    victim.feed(&frame(partial(300_000 * 4 - 64), &[0; 64]));
+    assert!(victim.bad_frame().unwrap().contains("granted"));
+}
+
+#[test]
+fn what_is_no_frame_closes_the_lane() {
+    let mut wrong = frame(partial(80), &[0; 8]);
+    *wrong.last_mut().unwrap() ^= 1;
+    let open = DataHeader {
+        kind: FrameKind::Open,
+        to: 0,
+        ..partial(0)
+    };
+    let credit = DataHeader {
+        kind: FrameKind::Credit,
+        ..partial(1)
+    };
+    let early = DataHeader {
+        to: 0,
+        ..partial(0)
+    };
+    let too_early = (0..20)
+        .map(|_| frame(early, &[0; 4096]))
+        .collect::<Vec<_>>()
+        .concat();
+    let result = DataHeader {
+        kind: FrameKind::Result,
+        ..early
+    };
+    let cases: [(&str, Vec<u8>); 7] = [
+        ("checksum", wrong),
+        ("unknown kind", vec![0; 48]),
+        ("Open frame", frame(open, &[255; 20])),
+        ("serial", {
+            let mut payload = Vec::new();
+            open_frame().encode(&mut payload).unwrap();
+            frame(DataHeader { from: 0, ..open }, &payload)
+        }),
+        ("credit", frame(credit, &[])),
+        ("standing credit", too_early),
+        ("not opened", frame(result, &[0; 8])),
+    ];
+    for (expected, bytes) in cases {
+        let mut victim = Victim::new(SUM);
+        if expected == "standing credit" {
+            // Somebody who never calls what was opened.
+            let mut payload = Vec::new();
+            let mut open_frame = open_frame();
+            open_frame.op.key.tag.0 = 5;
+            open_frame.encode(&mut payload).unwrap();
+            victim.feed(&frame(open, &payload));
+        }
+        victim.feed(&bytes);
+        let what = victim
+            .fault()
+            .unwrap_or_else(|| panic!("no fault: {expected}"));
+        assert!(what.contains(expected), "{what} instead of {expected}");
+        assert!(victim.engine.sink(LANE).is_empty());
+        assert!(victim.is_restored());
+    }
+}
+
+#[test]
+fn a_frame_that_was_harmed_on_the_way_is_not_blamed_on_its_content() {
+    let mut victim = Victim::new(SUM);
+    let mut bytes = frame(partial(80), &[0; 8]);
+    // Another slice than the sender wrote.
+    bytes[32] = 0;
+    victim.feed(&bytes);
+    let event = victim.engine.poll_event();
+    assert!(
+        matches!(event, Some(EngineEvent::LaneFault { .. })),
+        "{event:?}"
+    );
+    assert_eq!(victim.bad_frame(), None);
+}
+
+fn open_frame() -> OpenFrame {
+    OpenFrame {
+        op: name(1),
+        epoch: Epoch(1),
+        quoted: Serial::default(),
+        descriptor: SUM.digest(),
+        grant: u64::MAX,
+    }
+}
+
+fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+    let kind = prop::sample::select(vec![
+        FrameKind::Open,
+        FrameKind::Partial,
+        FrameKind::Partial,
+        FrameKind::Result,
+        FrameKind::Grant,
+        FrameKind::Credit,
+        FrameKind::Alive,
+    ]);
+    let number = prop_oneof![0u64..3, any::<u64>()];
+    let offset = prop_oneof![(0u64..40).prop_map(|e| e * 4), any::<u64>()];
+    let payload = prop_oneof![
+        (0usize..10).prop_map(|n| vec![1; 4 * n]),
+        prop::collection::vec(any::<u8>(), 0..70),
+        (0u64..4, 0u64..3).prop_map(|(tag, attempt)| {
+            let mut frame = open_frame();
+            frame.op.key.tag.0 = tag;
+            frame.op.attempt = attempt as u32;
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes).unwrap();
+            bytes
+        }),
+    ];
+    (kind, number.clone(), number, offset, 0u32..4, payload).prop_map(
+        |(kind, from, to, offset, slice, mut payload)| {
+            payload.truncate(kind.payload_limit() as usize);
+            let header = DataHeader {
+                kind,
+                length: 0,
+                from,
+                to,
+                offset,
+                slice,
+                crc: 0,
+            };
+            frame(header, &payload)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let mut victim = Victim::new(SUM);
+        victim.feed(&bytes);
+        prop_assert!(victim.is_restored());
+    }
+
+    #[test]
+    fn frames_in_any_order_never_panic_and_never_harm(
+        frames in prop::collection::vec(any_frame(), 0..40),
+        wide in any::<bool>(),
+    ) {
+        let data_type = if wide { DataType::F16 } else { DataType::F32 };
+        let mut victim = Victim::new(ReduceDescriptor { data_type, ..SUM });
+        for bytes in frames {
+            victim.feed(&bytes);
+            for lane in [LANE, LaneId(2)] {
+                for _ in 0..3 {
+                    let [header, payload] = victim.engine.gather(lane);
+                    let n = header.len() + payload.len();
+                    victim.engine.sent(lane, n, Time(0));
+                }
+            }
+        }
+        prop_assert!(victim.is_restored());
+    }
+}
