@@ -81,7 +81,7 @@ impl Victim {
         None
     }
 
-    fn is_restored(mut self) -> bool {
+    fn gives_back(mut self) -> bool {
         self.engine.finish(CallId(1), false);
         let bytes = self.buffers.recv();
         bytes.iter().enumerate().all(|(i, b)| *b == i as u8)
@@ -151,7 +151,7 @@ fn frames_that_do_not_fit_fail_the_operation_and_name_the_sender() {
             &[1; 8],
         ));
         assert_eq!(victim.fault(), None);
-        assert!(victim.is_restored());
+        assert!(victim.gives_back());
     }
 }
 
@@ -258,7 +258,7 @@ fn what_is_no_frame_closes_the_lane() {
             .unwrap_or_else(|| panic!("no fault: {expected}"));
         assert!(what.contains(expected), "{what} instead of {expected}");
         assert!(victim.engine.sink(LANE).is_empty());
-        assert!(victim.is_restored());
+        assert!(victim.gives_back());
     }
 }
 
@@ -335,7 +335,7 @@ proptest! {
     fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut victim = Victim::new(SUM);
         victim.feed(&bytes);
-        prop_assert!(victim.is_restored());
+        prop_assert!(victim.gives_back());
     }
 
     #[test]
@@ -355,6 +355,6 @@ proptest! {
                 }
             }
         }
-        prop_assert!(victim.is_restored());
+        prop_assert!(victim.gives_back());
     }
 }

@@ -93,9 +93,9 @@ fn an_open_that_was_lost_with_its_lane_fails_the_operation() {
 fn silence_of_an_open_edge_is_a_fault_and_signs_of_life_prevent_it() {
     let inputs = inputs(3, 2);
     let mut net = Net::new(3, &[config(512); 2], &[2; 2]);
-    for at in 0..2 {
+    for (at, input) in inputs.into_iter().enumerate() {
         assert_eq!(net.engines[at].next_deadline(), None);
-        net.start(at, 1, SUM, inputs[at].clone(), true);
+        net.start(at, 1, SUM, input, true);
     }
     net.settle();
     let second = Duration::from_secs(1);
@@ -122,8 +122,8 @@ fn silence_of_an_open_edge_is_a_fault_and_signs_of_life_prevent_it() {
 fn who_was_stopped_himself_does_not_blame_others() {
     let inputs = inputs(4, 2);
     let mut net = Net::new(4, &[config(512); 2], &[1; 2]);
-    for at in 0..2 {
-        net.start(at, 1, SUM, inputs[at].clone(), true);
+    for (at, input) in inputs.into_iter().enumerate() {
+        net.start(at, 1, SUM, input, true);
     }
     net.settle();
     net.tick(Duration::from_secs(1));

@@ -1,5 +1,6 @@
 //! How fast one pair of engines is when the network costs nothing but a copy.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::harness::{config, member, name};
@@ -26,6 +27,17 @@ fn pump(from: &mut Engine, to: &mut Engine, lane: LaneId) -> bool {
     }
     from.sent(lane, sent, Time(0));
     sent > 0
+}
+
+/// Time that this thread has had a processor, where the system tells; otherwise that of the wall.
+fn seconds() -> f64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = told.and_then(|line| line.split(' ').next()?.parse::<f64>().ok());
+    nanos.map_or_else(
+        || BEGIN.get_or_init(Instant::now).elapsed().as_secs_f64(),
+        |nanos| nanos / 1e9,
+    )
 }
 
 fn run(config: EngineConfig, data_type: DataType, in_place: bool) -> f64 {
@@ -58,7 +70,7 @@ fn run(config: EngineConfig, data_type: DataType, in_place: bool) -> f64 {
         .collect();
     let mut best = f64::MAX;
     for round in 0..5 {
-        let begin = Instant::now();
+        let begin = seconds();
         for (at, engine) in engines.iter_mut().enumerate() {
             let start = StartReduce {
                 call: CallId(round),
@@ -87,7 +99,7 @@ fn run(config: EngineConfig, data_type: DataType, in_place: bool) -> f64 {
             );
             engine.finish(CallId(round), true);
         }
-        best = best.min(begin.elapsed().as_secs_f64());
+        best = best.min(seconds() - begin);
     }
     // Each engine sends as many bytes as the tensor has.
     2.0 * BYTES as f64 / best / 1e9
