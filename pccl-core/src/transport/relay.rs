@@ -159,12 +159,9 @@ async fn accept(listener: TcpListener, path: Path) {
 async fn connection(mut dialler: TcpStream, path: &Path) {
     let mut resets = path.resets.clone();
     resets.mark_unchanged();
-    let mut target = match TcpStream::connect(path.target).await {
-        Ok(target) => target,
-        Err(_) => {
-            let _ = sockopt::reset_on_close(&dialler);
-            return;
-        }
+    let Ok(mut target) = TcpStream::connect(path.target).await else {
+        let _ = sockopt::reset_on_close(&dialler);
+        return;
     };
     let _ = (dialler.set_nodelay(true), target.set_nodelay(true));
     let passed = {

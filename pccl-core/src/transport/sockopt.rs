@@ -81,6 +81,7 @@ pub(crate) fn send_vectored<'s>(
 }
 
 /// Makes the close of a socket a reset: the other end sees an error, not an end.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn reset_on_close<'s>(socket: impl Into<SockRef<'s>>) -> io::Result<()> {
     socket.into().set_linger(Some(Duration::ZERO))
 }
