@@ -282,7 +282,9 @@ mod tests {
     #[test]
     fn a_batch_has_each_tag_once() {
         let (mut a, mut b) = ([1f32], [2f32]);
-        let request = |buffer| ReduceRequest::in_place(buffer, ReduceOp::Sum, Tag(7));
+        fn request(buffer: &mut [f32]) -> ReduceRequest<'_> {
+            ReduceRequest::in_place(buffer, ReduceOp::Sum, Tag(7))
+        }
         assert!(check_batch(&[request(&mut a)], 1).is_ok());
         assert!(check_batch(&[request(&mut a)], 0).is_err());
         assert!(check_batch(&[request(&mut a), request(&mut b)], 1).is_err());
