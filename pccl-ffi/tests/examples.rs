@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use support::{example_source, is_there, program};
+use support::{example_source, is_there, posix, program};
 
 /// A program whose lines are read as they come; killed when dropped.
 struct Program {
@@ -102,8 +102,7 @@ fn steps(lines: &[String]) -> Vec<(u64, String)> {
 
 #[test]
 fn net_workers_survive_a_kill_and_a_newcomer_catches_up() {
-    if std::env::consts::OS == "windows" {
-        println!("left out: the examples use POSIX signals");
+    if !posix() {
         return;
     }
     let worker = program(&example_source("worker.c"), &[]);

@@ -2,14 +2,16 @@
 
 mod support;
 
-use support::{program, run, test_source};
+use support::{posix, program, run, test_source};
 
 macro_rules! scenarios {
     ($source:literal: $($name:ident => $argument:literal),* $(,)?) => {
         $(
             #[test]
             fn $name() {
-                run(&program(&test_source($source), &[]), &[$argument]);
+                if posix() {
+                    run(&program(&test_source($source), &[]), &[$argument]);
+                }
             }
         )*
     };
@@ -54,7 +56,9 @@ scenarios! {
 
 #[test]
 fn net_null_and_nonsense_have_documented_codes() {
-    run(&program(&test_source("arguments.c"), &[]), &[]);
+    if posix() {
+        run(&program(&test_source("arguments.c"), &[]), &[]);
+    }
 }
 
 #[test]

@@ -11,6 +11,15 @@ use std::time::{Duration, Instant, SystemTime};
 /// What every C program must be clean under.
 pub(crate) const STRICT: [&str; 5] = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"];
 
+/// Whether C programs of the tests can be compiled and run: they are written for POSIX.
+pub(crate) fn posix() -> bool {
+    let posix = std::env::consts::OS != "windows";
+    if !posix {
+        println!("left out: the C programs need POSIX threads");
+    }
+    posix
+}
+
 /// Root of the repository.
 pub(crate) fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
