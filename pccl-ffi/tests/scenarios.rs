@@ -47,11 +47,13 @@ scenarios! {
     net_a_mismatch_is_an_argument_error_for_all => "mismatch",
     net_limits_and_cancelling => "limits",
     net_many_with_retry_counts_right => "many",
+    net_the_query_for_newcomers_runs_beside_collectives => "background",
     net_state_reaches_who_lacks_it_and_a_rule_breaker_comes_back => "state",
     net_destroyed_with_calls_open => "odd_ends",
     net_a_killed_member_fails_the_operation_and_no_more => "killed",
     net_destroyed_while_it_joins => "destroyed_while_joining",
     net_signals_are_the_programs => "signals",
+    net_few_descriptors_give_codes => "descriptors",
 }
 
 #[test]

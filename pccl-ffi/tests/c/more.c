@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -168,6 +169,42 @@ static void many_body(peer *self) {
     ops[1].recvbuf = buffers[self->index][0] + 1;
     ops[1].sendbuf = ops[1].recvbuf;
     EXPECT(pcclInvalidArgument, pcclAllReduceMultipleWithRetry(ops, OPS, self->comm, &info, 4));
+    OK(pcclUpdateTopology(self->comm));
+}
+
+/* ---- Collectives on one thread, the query for newcomers on another: what delayed outer steps are made of ---- */
+
+static void *reduce_in_the_background(void *argument) {
+    enum { OPS = 8, COUNT = 4096, ROUNDS = 10 };
+    peer *self = (peer *)argument;
+    static float buffers[2][OPS][COUNT];
+    pcclReduceOpDescriptor_t ops[OPS];
+    int i, round;
+    memset(ops, 0, sizeof ops);
+    for (round = 0; round < ROUNDS; round++) {
+        for (i = 0; i < OPS; i++) {
+            buffers[self->index][i][COUNT - 1] = (float)(round + self->index);
+            ops[i].sendbuf = ops[i].recvbuf = buffers[self->index][i];
+            ops[i].descriptor = descriptor(pcclFloat, COUNT, pcclSum, (uint64_t)i);
+        }
+        OK(pcclAllReduceMultipleWithRetry(ops, OPS, self->comm, NULL, 3));
+        for (i = 0; i < OPS; i++) {
+            REQUIRE(buffers[self->index][i][COUNT - 1] == (float)(2 * round + 1));
+        }
+    }
+    return NULL;
+}
+
+static void background_body(peer *self) {
+    pthread_t thread;
+    int i;
+    REQUIRE(pthread_create(&thread, NULL, reduce_in_the_background, self) == 0);
+    for (i = 0; i < 50; i++) {
+        bool pending = true;
+        OK(pcclArePeersPending(self->comm, &pending));
+        REQUIRE(!pending);
+    }
+    pthread_join(thread, NULL);
     OK(pcclUpdateTopology(self->comm));
 }
 
@@ -427,6 +464,52 @@ static void signals(void) {
     REQUIRE(other_threads(own) <= 0);
 }
 
+/* ---- Limits of the system ---- */
+
+/* With few descriptors things fail, in words and with codes, and nothing is left behind that keeps later ones from working. */
+static void descriptors(void) {
+    struct rlimit before, few;
+    rlim_t most;
+    int worked = 0;
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    few = before;
+    for (most = 3; most <= 40; most++) {
+        pcclMasterConfig_t config = PCCL_MASTER_CONFIG_INIT;
+        pcclMasterInstance_t *master = NULL;
+        pcclComm_t *comm = NULL;
+        pcclCommCreateParams_t params;
+        pcclResult_t result;
+        uint16_t port = 1;
+        memset(&params, 0, sizeof params);
+        few.rlim_cur = most;
+        REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+        config.listen = "127.0.0.1:0";
+        OK(pcclCreateMasterEx(&config, &master));
+        result = pcclRunMaster(master);
+        REQUIRE(result == pcclSuccess || result == pcclInvalidUsage || result == pcclInternalError);
+        if (result == pcclSuccess) {
+            OK(pcclGetMasterPort(master, &port));
+        }
+        params.master_address = loopback(port);
+        result = pcclCreateCommunicator(&params, &comm);
+        REQUIRE(result == pcclSuccess || result == pcclInternalError);
+        if (result == pcclSuccess) {
+            OK(pcclSetTimeLimit(comm, 200));
+            result = pcclConnect(comm);
+            REQUIRE(result == pcclSuccess || result == pcclMasterConnectionFailed || result == pcclInternalError);
+            REQUIRE(result == pcclSuccess || strlen(pcclGetLastError()) > 20);
+            if (result == pcclSuccess) {
+                worked++;
+                OK(pcclUpdateTopology(comm));
+            }
+            OK(pcclDestroyCommunicator(comm));
+        }
+        OK(pcclDestroyMaster(master));
+    }
+    REQUIRE(worked > 0);
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -439,11 +522,13 @@ int main(int argc, char **argv) {
         {"mismatch", 2, mismatch_body, NULL},
         {"limits", 2, limits_body, NULL},
         {"many", 2, many_body, NULL},
+        {"background", 2, background_body, NULL},
         {"state", 3, state_body, NULL},
         {"odd_ends", 2, odd_ends_body, NULL},
         {"killed", 0, NULL, killed},
         {"destroyed_while_joining", 0, NULL, destroyed_while_joining},
         {"signals", 0, NULL, signals},
+        {"descriptors", 0, NULL, descriptors},
     };
     size_t i;
     OK(pcclInit());
