@@ -1,6 +1,8 @@
-//! Reads the project's own source, for the tests that look at it.
+//! What tests across crates share: the project's own source, for the tests that look at it, and
+//! processes to be driven and killed.
 
 mod code;
+pub mod process;
 
 use std::fs;
 use std::path::{Path, PathBuf};
