@@ -137,7 +137,9 @@ fn strike(
     deadline: Instant,
 ) -> Instant {
     let moment = random.below(10);
-    let delay = Duration::from_micros(random.below(2000));
+    let largest = jobs.iter().max_by_key(|job| job.count).unwrap();
+    // Up to 2 ms: small operations are over sooner.
+    let delay = Duration::from_micros(random.below(50 + largest.count as u64 / 512));
     cluster.tell_all(&reduce(round, jobs));
     if moment > 0 {
         victim.tell(&reduce(round, jobs));
@@ -151,7 +153,6 @@ fn strike(
         }
         // When data of its largest operation is under way.
         _ => {
-            let largest = jobs.iter().max_by_key(|job| job.count).unwrap();
             victim.expect(&format!("first {} ", largest.tag), deadline);
         }
     }
@@ -159,14 +160,18 @@ fn strike(
     victim.kill()
 }
 
-/// One to four operations of 1 KiB to 4 MiB.
+/// One to four operations of 1 KiB to 4 MiB, one of which is mostly large: a kill hits it.
 fn jobs(random: &mut Random) -> Vec<Job> {
     let mut tags: Vec<u64> = (0..TAGS).collect();
     let number = 1 + random.below(4);
-    let job = |_| Job {
-        tag: tags.swap_remove(random.below(tags.len() as u64) as usize),
-        count: (256 << random.below(13)) - random.below(200) as usize,
-        in_place: random.below(2) == 0,
+    let job = |n| {
+        let smallest = if n == 0 && random.below(4) > 0 { 8 } else { 0 };
+        let doublings = smallest + random.below(13 - smallest);
+        Job {
+            tag: tags.swap_remove(random.below(tags.len() as u64) as usize),
+            count: (256 << doublings) - random.below(200) as usize,
+            in_place: random.below(2) == 0,
+        }
     };
     (0..number).map(job).collect()
 }

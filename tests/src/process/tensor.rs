@@ -41,9 +41,10 @@ impl FromStr for Job {
 
 /// What one process contributes to one operation.
 ///
-/// Element `j` of process `i` is `2^i` times a value in 1..=251 that all processes share. The sum
-/// of any set of up to eight processes stays below 2^16, so f32 holds it exactly in any order of
-/// summation, and the quotient of sum and shared value is the set.
+/// Element `j` of process `i` is `2^i` times a value that all processes share, so that the quotient
+/// of sum and shared value is the set of those who took part. With an even tag the shared values
+/// are 1 to 251, and f32 holds the sum of any set of up to eight processes exactly; with an odd tag
+/// they are tenths of that, and the sum's last bits depend on the order of summation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Contribution {
     /// Number of the process: 0 to 7.
@@ -77,10 +78,14 @@ impl Contribution {
         let Some(first) = sum.first() else {
             return Err("an empty result".into());
         };
+        let exact = self.job.tag.is_multiple_of(2);
         let set = first / self.shared(0);
+        let set = if exact { set } else { set.round() };
         for (j, x) in sum.iter().enumerate() {
             let expected = set * self.shared(j);
-            if x.to_bits() != expected.to_bits() {
+            let right = x.to_bits() == expected.to_bits()
+                || !exact && (x - expected).abs() <= expected * 1e-6;
+            if !right {
                 return Err(format!("element {j} is {x}, not {expected} (set {set})"));
             }
         }
@@ -92,8 +97,12 @@ impl Contribution {
 
     fn shared(&self, j: usize) -> f32 {
         let salt = self.step.wrapping_mul(13).wrapping_add(self.job.tag * 31);
-        let value = (j as u64).wrapping_mul(7).wrapping_add(salt) % 251 + 1;
-        value as f32
+        let value = ((j as u64).wrapping_mul(7).wrapping_add(salt) % 251 + 1) as f32;
+        if self.job.tag.is_multiple_of(2) {
+            value
+        } else {
+            value * 0.1
+        }
     }
 }
 
@@ -122,16 +131,20 @@ mod tests {
 
     #[test]
     fn a_sum_tells_who_took_part() {
-        let job = "3:1000:in".parse().unwrap();
-        let of = |identity| Contribution {
-            identity,
-            step: 5,
-            job,
-        };
-        let mut total = sum(&[of(0), of(2), of(7)]);
-        assert_eq!(of(1).contributors(&total), Ok(0b1000_0101));
-        total[999] += 1.0;
-        assert!(of(1).contributors(&total).is_err());
+        for tag in [2, 3] {
+            let job = format!("{tag}:1000:in").parse().unwrap();
+            let of = |identity| Contribution {
+                identity,
+                step: 5,
+                job,
+            };
+            let mut total = sum(&[of(0), of(2), of(7)]);
+            assert_eq!(of(1).contributors(&total), Ok(0b1000_0101));
+            total[999] += 1.0;
+            assert!(of(1).contributors(&total).is_err());
+            assert!(of(1).is_unharmed(&of(1).tensor()));
+            assert!(!of(1).is_unharmed(&of(2).tensor()));
+        }
     }
 
     #[test]
