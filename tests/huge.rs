@@ -1,4 +1,4 @@
-//! A tensor of more than 4 GiB. It takes 14 GiB of memory and some time, so it runs only if
+//! A tensor of more than 4 GiB. It takes 13 GiB of memory and about a minute, so it runs only if
 //! `PCCL_TEST_HUGE` is set.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -21,7 +21,7 @@ fn a_tensor_of_more_than_four_gib_is_reduced() {
     let master = Master::start("127.0.0.1:0", MasterConfig::default()).unwrap();
     let address = master.local_addr().to_string();
     // Both contribute the same bytes, from the same memory.
-    let send: Vec<u8> = (0..COUNT).map(|j| value(j)).collect();
+    let send: Vec<u8> = (0..COUNT).map(value).collect();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

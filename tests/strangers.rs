@@ -122,7 +122,7 @@ fn held(cluster: &Cluster) -> Vec<Held> {
 /// What strangers begin with; then they say nothing more.
 fn first_words(random: &mut Random) -> Vec<Vec<u8>> {
     let preamble = |party: u8| [b"PCCL\x01\x00\x01\x00".as_slice(), &[party]].concat();
-    let noise: Vec<u8> = (0..2000).map(|_| random.next() as u8).collect();
+    let noise: Vec<u8> = (0..2000).map(|_| random.draw() as u8).collect();
     let mut words = vec![
         Vec::new(),
         b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n".to_vec(),
