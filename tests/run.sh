@@ -51,3 +51,4 @@ step "python lints" "$PYTHON" -m ruff check --config pccl-py/pyproject.toml pccl
 step "python types" python_types
 step digits "$PYTHON" examples/digits/digits.py
 step "python tests" "$PYTHON" -m pytest pccl-py/tests
+step "wheel of PCCL 1.0" bash tests/wheel/run.sh
