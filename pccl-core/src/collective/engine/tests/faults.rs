@@ -107,7 +107,7 @@ fn another_one_works(case: &mut Case) {
 }
 
 #[test]
-fn an_abort_at_any_moment_restores_the_buffers_and_leaves_the_lanes_usable() {
+pub(super) fn an_abort_at_any_moment_restores_the_buffers_and_leaves_the_lanes_usable() {
     for seed in 0..300 {
         let mut case = midway(seed);
         abort_everywhere(&mut case);
@@ -124,7 +124,7 @@ fn an_abort_at_any_moment_restores_the_buffers_and_leaves_the_lanes_usable() {
 }
 
 #[test]
-fn a_cut_lane_fails_what_it_carried_and_the_rest_goes_on() {
+pub(super) fn a_cut_lane_fails_what_it_carried_and_the_rest_goes_on() {
     let mut failed = 0;
     for seed in 0..200 {
         let mut case = midway(seed);
@@ -169,7 +169,7 @@ fn a_cut_lane_fails_what_it_carried_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_changed_byte_never_makes_a_wrong_result() {
+pub(super) fn a_changed_byte_never_makes_a_wrong_result() {
     let mut faults = 0;
     for seed in 0..300 {
         let mut case = midway(seed);

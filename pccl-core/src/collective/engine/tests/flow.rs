@@ -202,7 +202,7 @@ fn a_small_operation_needs_no_round_trip_to_leave() {
 }
 
 #[test]
-fn wide_partials_get_around_with_the_smallest_room() {
+pub(super) fn wide_partials_get_around_with_the_smallest_room() {
     for (seed, data_type) in [(1, DataType::F16), (2, DataType::BF16), (3, DataType::F16)] {
         let mut rng = Rng::new(seed);
         let n = 4;

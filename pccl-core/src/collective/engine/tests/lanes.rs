@@ -119,7 +119,7 @@ fn silence_of_an_open_edge_is_a_fault_and_signs_of_life_prevent_it() {
 }
 
 #[test]
-fn who_was_stopped_himself_does_not_blame_others() {
+pub(super) fn who_was_stopped_himself_does_not_blame_others() {
     let inputs = inputs(4, 2);
     let mut net = Net::new(4, &[config(512); 2], &[1; 2]);
     for (at, input) in inputs.into_iter().enumerate() {

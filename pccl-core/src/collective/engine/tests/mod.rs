@@ -6,6 +6,8 @@ mod flow;
 mod harness;
 mod hostile;
 mod lanes;
+#[cfg(feature = "sim")]
+mod planted;
 mod reduce;
 mod reference;
 mod throughput;

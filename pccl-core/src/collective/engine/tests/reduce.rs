@@ -59,7 +59,7 @@ fn random_configs(rng: &mut Rng, n: usize) -> Vec<EngineConfig> {
 }
 
 #[test]
-fn sums_of_f32_are_right() {
+pub(super) fn sums_of_f32_are_right() {
     let mut rng = Rng::new(1);
     for seed in 0..60 {
         let n = 2 + rng.below(4);
