@@ -4,8 +4,10 @@ five of the ten digits. One is killed in the middle of an all-reduce, another jo
 Prints what happens as it happens, and ends with exit status 0 only if
 
 - no peer on its own recognises more than 60 % of the test images,
-- the killed peer died in the middle of an all-reduce, which failed at all survivors and was tried
-  again by them, and its successor fetched the state and took part,
+- a peer was killed when it had sent the first segment of an all-reduce and had no verdict, and the
+  all-reduce came to the same at all survivors: it failed and was tried again by them (or, if
+  all of the dead peer's data had arrived, was committed),
+- its successor fetched the state and took part,
 - all members held the same bits after every round,
 - at least 95 % of the test images are recognised at the end.
 """

@@ -56,8 +56,8 @@ class Report:
             self.problem(f"only {len(self._printed)} of {self._rounds} rounds were completed")
         if self._victim is None:
             self.problem("no peer was killed in the middle of an all-reduce")
-        elif not self._failed_at_survivors():
-            self.problem("the killed peer's all-reduce did not fail at all survivors")
+        elif not self._one_outcome():
+            self.problem("the killed peer's all-reduce did not come to the same at all survivors")
         if not self._fetched - set(range(self._peers)):
             self.problem("no newcomer fetched the state")
         digests = {said["digest"] for said in self._finished.values()}
@@ -150,9 +150,13 @@ class Report:
         self._sent += said["sent"]
         all_said = self._rounds_said.setdefault(number, {})
         all_said[index] = said
-        if len(all_said) < said["world"] or number in self._printed:
+        # Who was killed in it cannot tell of it, though the others may have had all of its data.
+        killed = number == self._died_in and not said["failures"]
+        if len(all_said) < said["world"] - killed or number in self._printed:
             return
         self._printed.add(number)
+        if killed:
+            self.line("its data had all arrived: the all-reduce is committed at all survivors")
         failures = sorted({text for other in all_said.values() for text in other["failures"]})
         for text in failures:
             who = [peer for peer, other in sorted(all_said.items()) if text in other["failures"]]
@@ -191,10 +195,9 @@ class Report:
             "seconds": max(message["seconds"] for message in said),
         }
 
-    def _failed_at_survivors(self) -> bool:
-        """Whether the all-reduce in which a peer died failed at each of the others."""
+    def _one_outcome(self) -> bool:
+        """Whether the all-reduce in which a peer was killed came to the same at all others: it
+        failed, or was committed, since all of the dead peer's data had arrived."""
         said = self._rounds_said.get(self._died_in or 0, {})
-        name = f"peer {self._victim}"
-        return len(said) == self._peers - 1 and all(
-            any(name in text for text in message["failures"]) for message in said.values()
-        )
+        outcomes = {bool(message["failures"]) for message in said.values()}
+        return len(said) == self._peers - 1 and len(outcomes) == 1

@@ -90,7 +90,7 @@ pub(crate) fn argument_error(py: Python<'_>, function: &str, why: String) -> PyE
 }
 
 fn build(py: Python<'_>, function: Function, error: &Error) -> PyResult<PyErr> {
-    if is_argument(error) {
+    if is_argument(function, error) {
         return Ok(argument_error(py, function.name(), error.to_string()));
     }
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -100,6 +100,7 @@ fn build(py: Python<'_>, function: Function, error: &Error) -> PyResult<PyErr> {
     named.set_item("peer", about.peer)?;
     named.set_item("phase", about.phase)?;
     named.set_item("cause", about.cause)?;
+    named.set_item("retryable", is_retryable(error))?;
     let positional = (
         result_code(function, error),
         function.name(),
@@ -108,16 +109,23 @@ fn build(py: Python<'_>, function: Function, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(class.call(positional, Some(&named))?))
 }
 
-fn is_argument(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Usage(
-            UsageError::BufferLength { .. }
-                | UsageError::PartialOverlap
-                | UsageError::Address { .. }
-                | UsageError::Argument { .. }
-        )
-    )
+fn is_argument(function: Function, error: &Error) -> bool {
+    let Error::Usage(usage) = error else {
+        return false;
+    };
+    match usage {
+        UsageError::BufferLength { .. }
+        | UsageError::PartialOverlap
+        | UsageError::Argument { .. } => true,
+        // Looked up when it is used: the name may be there at the next try.
+        UsageError::Address { .. } => !matches!(function, Function::Connect | Function::Master(_)),
+        _ => false,
+    }
+}
+
+/// Whether it failed for all members alike, who are members still, and may go well next time.
+fn is_retryable(error: &Error) -> bool {
+    matches!(error, Error::Aborted { reason, .. } if !reason.is_mismatch())
 }
 
 fn result_code(function: Function, error: &Error) -> u8 {
@@ -127,8 +135,8 @@ fn result_code(function: Function, error: &Error) -> u8 {
             UsageError::InUse(_)
             | UsageError::BufferLength { .. }
             | UsageError::PartialOverlap
-            | UsageError::Address { .. }
             | UsageError::Argument { .. } => code::INVALID_ARGUMENT,
+            UsageError::Address { .. } => function.failed(),
             _ => code::INVALID_USAGE,
         },
         Error::TooFewPeers => code::TOO_FEW_PEERS,

@@ -17,6 +17,8 @@ class PCCLError(Exception):
         peer: number of the member it is about, where there is one.
         phase: what was going on: a call, or a step of getting a connection.
         cause: what the other side, the socket or the rule says.
+        retryable: whether it failed at all members alike, for a reason that may be gone at the next
+            call, as the loss of a member is. Not of PCCL 1.0, where the codes do not tell.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class PCCLError(Exception):
         peer: int | None = None,
         phase: str | None = None,
         cause: str | None = None,
+        retryable: bool = False,
     ) -> None:
         self.result = Result(result)
         self.func_name = func_name
@@ -35,6 +38,7 @@ class PCCLError(Exception):
         self.peer = peer
         self.phase = phase
         self.cause = cause
+        self.retryable = retryable
         text = f"{func_name}: {self.result.name} ({int(self.result)})"
         super().__init__(f"{text}: {message}" if message else text)
 

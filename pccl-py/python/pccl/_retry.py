@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from ._enums import Result
 from ._errors import ArgumentError, PCCLError
 from ._handle import AsyncReduceHandle
 from ._types import ReduceInfo, ReduceOpDescriptor
@@ -76,7 +75,7 @@ class Batch:
             self._world = info.local_world_size
             self._tx_bytes += info.tx_bytes
             self._rx_bytes += info.rx_bytes
-        elif handle.error is not None and handle.error.result == Result.RANK_CONNECTION_LOST:
+        elif handle.error is not None and handle.error.retryable:
             heapq.heappush(self._to_do, index)
         elif handle.error is not None:
             raise handle.error
