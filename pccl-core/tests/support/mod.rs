@@ -1,6 +1,8 @@
 //! What tests over loopback share.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+pub(crate) mod state;
+
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
