@@ -29,12 +29,26 @@ impl Held {
         })
     }
 
-    /// The larger of each.
-    pub fn max(self, other: Self) -> Self {
+    /// The smaller of each.
+    pub fn min(self, other: Self) -> Self {
         Self {
-            descriptors: self.descriptors.max(other.descriptors),
-            threads: self.threads.max(other.threads),
-            resident_kib: self.resident_kib.max(other.resident_kib),
+            descriptors: self.descriptors.min(other.descriptors),
+            threads: self.threads.min(other.threads),
+            resident_kib: self.resident_kib.min(other.resident_kib),
         }
+    }
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            descriptors,
+            threads,
+            resident_kib,
+        } = self;
+        write!(
+            f,
+            "{descriptors} descriptors, {threads} threads, {resident_kib} KiB resident"
+        )
     }
 }
