@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use pccl_tests::process::cluster::{LIMIT, outcomes, reduce};
+use pccl_tests::process::random::setting;
 use pccl_tests::process::{Cluster, Job, Random};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_pccl-test-worker");
@@ -28,9 +29,14 @@ const LARGE: Job = Job {
 fn newcomers_that_are_killed_do_not_hold_up_the_members() {
     let mut cluster = Cluster::start(WORKER, PEER_TIMEOUT);
     cluster.fill(3);
-    let mut random = Random::new(7);
+    let (rounds, seed) = (
+        setting("PCCL_KILL_ROUNDS", 200) / 10,
+        setting("PCCL_KILL_SEED", 1),
+    );
+    println!("{rounds} newcomers, seed {seed}");
+    let mut random = Random::new(seed);
     let mut slowest = Duration::ZERO;
-    for step in 1..=20 {
+    for step in 1..=rounds {
         let begin = Instant::now();
         let deadline = begin + LIMIT;
         let mut newcomer = cluster.spawn(3, 3);

@@ -161,7 +161,7 @@ fn strike(
     let moment = random.below(20);
     let largest = jobs.iter().max_by_key(|job| job.count).unwrap();
     // Up to 2 ms: small operations are over sooner.
-    let delay = Duration::from_micros(random.below(50 + largest.count as u64 / 512));
+    let delay = Duration::from_micros(random.below(20 + largest.count as u64 / 512));
     let command = reduce(round, jobs);
     match moment {
         // While all vote.
@@ -176,9 +176,9 @@ fn strike(
     cluster.tell_all(&command);
     match moment {
         // While it begins, or before.
-        0..4 => {}
+        0..3 => {}
         // When something is decided, and other things may not be.
-        4 | 5 => {
+        3 => {
             victims[0].expect("verdict", deadline);
         }
         // When data of its largest operation is under way.
@@ -200,7 +200,7 @@ fn jobs(random: &mut Random) -> Vec<Job> {
     let mut tags: Vec<u64> = (0..TAGS).collect();
     let number = 1 + random.below(4);
     let job = |n| {
-        let smallest = if n == 0 && random.below(4) > 0 { 8 } else { 0 };
+        let smallest = if n == 0 && random.below(8) > 0 { 10 } else { 0 };
         let doublings = smallest + random.below(13 - smallest);
         Job {
             tag: tags.swap_remove(random.below(tags.len() as u64) as usize),
