@@ -99,6 +99,12 @@ impl Worker {
         }
     }
 
+    /// As [`Worker::expect`], but the line stays for [`Worker::said`].
+    pub fn see(&mut self, start: &str, deadline: Instant) {
+        let line = self.expect(start, deadline);
+        self.waiting.push_back(line);
+    }
+
     /// Everything said so far that nobody has asked for.
     pub fn said(&mut self) -> Vec<Line> {
         while let Ok(line) = self.lines.try_recv() {
