@@ -38,6 +38,18 @@ pub(super) struct Ending {
     pub(super) stamp: Stamp,
 }
 
+impl Call {
+    /// Lets the user's thread go on, which may lend the same buffers again at once: so they are let
+    /// go of first.
+    fn end(self, result: Result<Reply>) {
+        let Self {
+            completer, work, ..
+        } = self;
+        drop(work);
+        completer.complete(result);
+    }
+}
+
 impl Calls {
     pub(super) fn add(&mut self, id: CallId, request: &Request, completer: Completer, work: Work) {
         let call = Call {
@@ -110,7 +122,7 @@ impl Calls {
             self.open.insert(id, call);
             return;
         };
-        call.completer.complete(match ending.outcome {
+        call.end(match ending.outcome {
             Ok(Outcome::Commit) => Ok(Reply::Committed(stats, ending.stamp)),
             Ok(Outcome::Abort(reason)) => Err(Error::Aborted {
                 what: WaitsIn::Op(ending.key),
@@ -127,7 +139,7 @@ impl Calls {
             return false;
         };
         let left = call.leaves && result.is_ok();
-        call.completer.complete(result.map(|answer| match answer {
+        call.end(result.map(|answer| match answer {
             Answer::Done(_) => Reply::Done,
             Answer::Pending(pending) => Reply::Pending(pending),
         }));
@@ -149,8 +161,79 @@ impl Calls {
         for id in self.ids() {
             self.released(id, OpStats::default());
             if let Some(call) = self.open.remove(&id) {
-                call.completer.complete(Err(error.clone()));
+                call.end(Err(error.clone()));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::error::UsageError;
+    use crate::ids::Tag;
+    use crate::runtime::calls::{self, Ticket};
+    use crate::types::{DataType, OpKind, ReduceDescriptor, ReduceOp};
+    use crate::wire::reason::{AbortReason, RequestCause};
+
+    /// Says at the end of a loan whether its user's thread could run already.
+    struct Loan(Ticket, Sender<bool>);
+
+    impl Drop for Loan {
+        fn drop(&mut self) {
+            self.1.send(self.0.is_complete()).unwrap();
+        }
+    }
+
+    const CALL: CallId = CallId(1);
+
+    fn open() -> (Calls, Ticket, Receiver<bool>) {
+        let (ticket, completer) = calls::call(Arc::default());
+        let (says, early) = channel();
+        let mut buffers = crate::collective::buffers::OwnedBuffers::in_place(Vec::new());
+        let lent = buffers.lend().with_guard(Loan(ticket.clone(), says));
+        let descriptor = ReduceDescriptor {
+            count: 0,
+            data_type: DataType::U8,
+            op: ReduceOp::Sum,
+        };
+        let tag = Tag(1);
+        let mut calls = Calls::default();
+        let request = Request::Reduce { tag, descriptor };
+        calls.add(CALL, &request, completer, Work::Reduce(lent));
+        (calls, ticket, early)
+    }
+
+    #[test]
+    fn buffers_are_free_before_the_user_of_a_call_that_never_started_goes_on() {
+        let (mut calls, ticket, early) = open();
+        let cause = RequestCause::Cancelled;
+        let by = crate::ids::MemberId(1);
+        let ending = Ending {
+            key: OpKey {
+                kind: OpKind::Collective,
+                tag: Tag(1),
+            },
+            outcome: Ok(Outcome::Abort(AbortReason::Requested { by, cause })),
+            stamp: Stamp::default(),
+        };
+        assert!(!calls.ending(CALL, ending));
+        assert!(matches!(ticket.peek(), Some(Err(Error::Aborted { .. }))));
+        assert_eq!(early.try_recv(), Ok(false));
+    }
+
+    #[test]
+    fn buffers_are_free_before_the_user_of_a_call_that_was_refused_goes_on() {
+        let (mut calls, ticket, early) = open();
+        calls.complete(CALL, Err(UsageError::NotConnected.into()));
+        assert!(ticket.is_complete());
+        assert_eq!(early.try_recv(), Ok(false));
+        let (mut calls, ticket, early) = open();
+        calls.fail_all(&Error::Abandoned);
+        assert_eq!(ticket.peek(), Some(Err(Error::Abandoned)));
+        assert_eq!(early.try_recv(), Ok(false));
     }
 }

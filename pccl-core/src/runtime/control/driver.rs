@@ -58,6 +58,19 @@ pub(super) enum Command {
     Close,
 }
 
+impl Command {
+    /// Ends a call that is not carried out. What it works on is let go of before its user goes on.
+    fn fail(self, error: &Error) {
+        if let Self::Call {
+            work, completer, ..
+        } = self
+        {
+            drop(work);
+            completer.complete(Err(error.clone()));
+        }
+    }
+}
+
 /// What the tasks of this thread have to say, besides those of the control connection.
 pub(super) enum Inbound {
     /// The listener is bound, or cannot be.
@@ -267,7 +280,10 @@ impl Driver {
                         });
                     }
                     Request::Leave => completer.complete(Ok(Reply::Done)),
-                    _ => completer.complete(Err(Error::Usage(UsageError::NotConnected))),
+                    _ => {
+                        drop(work);
+                        completer.complete(Err(Error::Usage(UsageError::NotConnected)));
+                    }
                 }
             }
         }
@@ -292,11 +308,7 @@ impl Driver {
         };
         let started = prepared.and_then(|(listener, own)| self.start_peer(listener, own));
         if let Err(error) = started {
-            for command in waiting {
-                if let Command::Call { completer, .. } = command {
-                    completer.complete(Err(error.clone()));
-                }
-            }
+            waiting.into_iter().for_each(|command| command.fail(&error));
             return;
         }
         for command in waiting {
@@ -371,9 +383,7 @@ impl Driver {
     /// Ends the calls that wait for the listener, which comes too late for them.
     fn fail_waiting(&mut self, error: &Error) {
         for command in self.waiting.take().unwrap_or_default() {
-            if let Command::Call { completer, .. } = command {
-                completer.complete(Err(error.clone()));
-            }
+            command.fail(error);
         }
     }
 
@@ -431,11 +441,10 @@ impl Driver {
         let _ = tokio::time::timeout(FLUSH_LIMIT, goodbyes).await;
         self.end_data();
         self.show();
-        self.calls.fail_all(&Error::Usage(UsageError::Closed));
+        let closed = Error::Usage(UsageError::Closed);
+        self.calls.fail_all(&closed);
         while let Ok(command) = commands.try_recv() {
-            if let Command::Call { completer, .. } = command {
-                completer.complete(Err(Error::Usage(UsageError::Closed)));
-            }
+            command.fail(&closed);
         }
         self.link.flush(FLUSH_LIMIT).await;
     }
