@@ -217,6 +217,11 @@ impl Driver {
     /// Somebody has dialled this member, and was let in.
     pub(super) fn accepted(&mut self, accepted: Accepted) {
         let (peer, remote) = (accepted.hello.from, accepted.remote);
+        // It was let in by the proof of a membership that may have ended on its way here.
+        let meant = Some((accepted.hello.run, accepted.hello.to));
+        if self.own.map(|(run, own, _)| (run, own)) != meant {
+            return;
+        }
         tracing::trace!(target: "pccl::peer", %peer, %remote, "accepted a connection");
         match accepted.hello.purpose {
             Purpose::Lane { wanted } => {
