@@ -187,6 +187,8 @@ impl Driver {
     fn closed(&mut self, conn: ConnId, cause: String) {
         if let Some(connection) = self.connections.remove(&conn) {
             connection.outbox.abort();
+            // The other end of one that did not read may never close.
+            connection.reader.abort();
             self.input(MasterInput::Closed { conn, cause });
         }
     }
