@@ -64,12 +64,13 @@ impl Communicator {
             Work::Sync(control),
             own_signal(),
         );
-        *lock(&self.syncing) = Some(call);
+        // A second one beside it is refused, and must not be taken for it.
+        lock(&self.syncing).get_or_insert(call);
         let says = |input| controls.input(input);
         let done: sync::Synchronised =
             sync::run(state.tensors_mut(), &offered.digests, orders, says);
         let result = waited(ticket.wait(None));
-        *lock(&self.syncing) = None;
+        lock(&self.syncing).take_if(|open| *open == call);
         if result.is_ok() {
             *lock(&self.torn) = None;
         } else if done.torn {
