@@ -46,11 +46,17 @@ pub(crate) fn synchronise(
     check_apart(py, &lent)?;
     let mut state = SharedState::new(revision);
     for (name, memory, data_type, may_differ) in &lent {
-        // SAFETY: the memory belongs to an array that is referred to until after the call and is
-        // writable; numpy does not move it meanwhile. No two of the slices overlap, as has just
-        // been checked. That nobody else touches the arrays during the call is what the
-        // documentation asks of the user, as every library that works beside the interpreter must.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.address(), memory.bytes()) };
+        let bytes: &mut [u8] = if memory.bytes() == 0 {
+            // A null pointer is no slice, not even an empty one.
+            &mut []
+        } else {
+            // SAFETY: the memory belongs to an array that is referred to until after the call and
+            // is writable; numpy does not move it meanwhile. No two of the slices overlap, as has
+            // just been checked. That nobody else touches the arrays during the call is what the
+            // documentation asks of the user, as every library that works beside the interpreter
+            // must.
+            unsafe { std::slice::from_raw_parts_mut(memory.address(), memory.bytes()) }
+        };
         state
             .add(name.as_str(), *data_type, bytes, *may_differ)
             .map_err(|error| exception(py, function, &Error::Usage(error)))?;
