@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Master;
 use super::uses::{UseId, Uses};
 use crate::event::Event;
-use crate::ids::{Epoch, MemberId, PeerGroup, ViewId};
+use crate::ids::{Epoch, MemberId, PeerGroup, Time, ViewId};
 use crate::types::Attributes;
 use crate::wire::control::{Down, GroupView, Stamp};
 
@@ -22,11 +22,31 @@ pub(super) struct Group {
     /// Members that wait in a call that completes a round.
     pub(super) voters: BTreeSet<MemberId>,
     pub(super) uses: Uses,
-    /// Members about which an edge report was made and that have not answered since, with the
-    /// uses whose abort waits for that. (Rule 12)
-    pub(super) suspects: BTreeMap<MemberId, BTreeSet<UseId>>,
+    /// Members about which an edge report was made and that have not answered since. (Rule 12)
+    pub(super) suspects: BTreeMap<MemberId, Doubt>,
     /// Revision that the next synchronisation expects; none before the first one.
     pub(super) expected_revision: Option<u64>,
+}
+
+/// What is doubtful about a member until it answers.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    /// Since when. What it sent before that may be read a little later.
+    pub(super) since: Time,
+    /// Who reported it.
+    pub(super) by: BTreeSet<MemberId>,
+    /// Uses whose abort waits for its answer.
+    pub(super) uses: BTreeSet<UseId>,
+}
+
+impl Doubt {
+    pub(super) fn new(since: Time) -> Self {
+        Self {
+            since,
+            by: BTreeSet::new(),
+            uses: BTreeSet::new(),
+        }
+    }
 }
 
 /// Sizes of the run, counted anew whenever members come or go.

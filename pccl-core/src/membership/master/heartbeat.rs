@@ -38,14 +38,7 @@ impl Master {
             return;
         };
         node.heard = self.now;
-        let group = node.group;
-        if self
-            .groups
-            .get(&group)
-            .is_some_and(|g| g.suspects.contains_key(&id))
-        {
-            self.answered(id);
-        }
+        self.may_answer(id);
     }
 
     /// Somebody has a connection from now on.

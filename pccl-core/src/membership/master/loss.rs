@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Master;
+use super::groups::Doubt;
 use super::timers::Timer;
 use super::uses::UseId;
 use crate::event::Event;
@@ -99,21 +100,53 @@ impl Master {
             return;
         };
         node.reported.insert(peer);
-        // If both ends speak of it, the edge is in trouble and not one of its ends.
-        let mutual = node.closed_by.contains_key(&peer);
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&peer) else {
             return;
         };
         // What is told again on another connection is no newer for that.
         node.closed_by.entry(id).or_insert(now);
-        if node.accepted
-            && !mutual
-            && let Some(group) = self.groups.get_mut(&number)
-        {
-            group.suspects.entry(peer).or_default();
+        if node.accepted {
+            self.doubt(number, id, peer);
         }
         self.await_return(peer);
+    }
+
+    /// A lane between `id` and `peer` is gone, says `id`: from now on a word from `peer` is waited
+    /// for. Not so if both ends speak of it: then the edge is in trouble, and not one of its ends.
+    /// Returns what has to wait for that word. (Rule 12)
+    pub(super) fn doubt(
+        &mut self,
+        number: PeerGroup,
+        id: MemberId,
+        peer: MemberId,
+    ) -> Option<&mut Doubt> {
+        let (own, other) = (self.nodes.get(&id)?, self.nodes.get(&peer)?);
+        if !(other.accepted && other.group == number && id != peer) {
+            return None;
+        }
+        let reported = own.closed_by.contains_key(&peer);
+        let gone = other.conn.is_none();
+        let group = self.groups.get(&number)?;
+        let doubted = |of: &MemberId, by: &MemberId| {
+            let doubt = group.suspects.get(of);
+            doubt.is_some_and(|doubt| doubt.by.contains(by))
+        };
+        let mutual = reported || doubted(&id, &peer);
+        if mutual {
+            self.answered(id);
+        }
+        if mutual && !gone {
+            return None;
+        }
+        let now = self.now;
+        let group = self.groups.get_mut(&number)?;
+        let doubt = group
+            .suspects
+            .entry(peer)
+            .or_insert_with(|| Doubt::new(now));
+        doubt.by.insert(id);
+        Some(doubt)
     }
 
     /// `id` has a lane to `peer` again.
@@ -144,18 +177,17 @@ impl Master {
         }
     }
 
-    /// Whether a word from this member is waited for, since another one reported its lanes closed
-    /// or its control connection closed. (Rule 12)
-    pub(super) fn is_in_doubt(&self, number: PeerGroup, id: MemberId) -> bool {
-        let suspect = self
-            .groups
-            .get(&number)
-            .is_some_and(|g| g.suspects.contains_key(&id));
-        let node = self
-            .nodes
-            .get(&id)
-            .filter(|node| node.group == number && node.accepted);
-        node.is_some_and(|node| suspect || node.conn.is_none())
+    /// Somebody has sent something: an answer, unless it may be a last word from before what was
+    /// reported, as of a process that was killed.
+    pub(super) fn may_answer(&mut self, id: MemberId) {
+        let number = self.group_of(id);
+        let group = number.and_then(|number| self.groups.get(&number));
+        let Some(doubt) = group.and_then(|group| group.suspects.get(&id)) else {
+            return;
+        };
+        if doubt.since + self.grace(id) <= self.now {
+            self.answered(id);
+        }
     }
 
     /// A member has answered: what complains about its lanes is about an edge, and goes ahead.
@@ -167,7 +199,7 @@ impl Master {
             .groups
             .get_mut(&number)
             .and_then(|g| g.suspects.remove(&id));
-        for use_id in waiting.into_iter().flatten() {
+        for use_id in waiting.into_iter().flat_map(|doubt| doubt.uses) {
             self.abort_parked(number, use_id);
         }
     }

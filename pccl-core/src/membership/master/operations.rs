@@ -158,12 +158,16 @@ impl Master {
             }
             // Rule 12: wait for a word from the other end, so that a dead member is named as
             // lost, with the world sizes after it, and not its lane first.
-            RequestCause::LaneDied { peer, .. } if self.is_in_doubt(number, peer) => {
-                if let Some(entry) = self.use_mut(number, use_id) {
-                    entry.parked.get_or_insert((id, request.cause));
-                }
-                if let Some(group) = self.groups.get_mut(&number) {
-                    group.suspects.entry(peer).or_default().insert(use_id);
+            RequestCause::LaneDied { peer, .. } => {
+                let cause = request.cause;
+                match self.doubt(number, id, peer) {
+                    Some(doubt) => {
+                        doubt.uses.insert(use_id);
+                        if let Some(entry) = self.use_mut(number, use_id) {
+                            entry.parked.get_or_insert((id, cause));
+                        }
+                    }
+                    None => self.abort(number, use_id, AbortReason::Requested { by: id, cause }),
                 }
             }
             cause => self.abort(number, use_id, AbortReason::Requested { by: id, cause }),

@@ -370,8 +370,76 @@ fn a_lane_that_died_aborts_once_the_other_end_has_answered() {
     let cause = "reset".to_owned();
     world.give_up(ids[0], 1, 0, RequestCause::LaneDied { peer, cause });
     assert!(world.take(ids[1]).is_empty());
-    let (quoted, heard) = (Serial::default(), vec![]);
-    world.up(peer, Up::Heartbeat { quoted, heard });
+    let beat = || Up::Heartbeat {
+        quoted: Serial::default(),
+        heard: vec![],
+    };
+    // It may have sent this before it was killed.
+    world.up(peer, beat());
+    assert!(world.take(ids[1]).is_empty());
+    world.wait(std::time::Duration::from_millis(320));
+    world.up(peer, beat());
+    assert!(matches!(
+        world.outcome(ids[1]),
+        Outcome::Abort(AbortReason::Requested { by, .. }) if by == ids[0]
+    ));
+}
+
+#[test]
+fn a_dead_member_is_lost_before_its_lanes_whatever_is_read_first() {
+    // The first of several lanes to go is the first that the master hears of; then comes what the
+    // dead member sent last, then the end of its connection, then word of the other lanes.
+    let (mut world, ids) = World::of(3);
+    for id in &ids {
+        world.open(*id, 1, 0);
+    }
+    let peer = ids[2];
+    let died = || RequestCause::LaneDied {
+        peer,
+        cause: "reset".to_owned(),
+    };
+    world.give_up(ids[0], 1, 0, died());
+    world.up(
+        peer,
+        Up::Heartbeat {
+            quoted: Serial::default(),
+            heard: vec![],
+        },
+    );
+    world.done(peer, 1, 0);
+    world.give_up(ids[1], 1, 0, died());
+    world.cut(peer);
+    for id in &ids[..2] {
+        let cause = "reset".into();
+        world.up(*id, Up::LanesClosed { peer, cause });
+        assert!(world.take(*id).is_empty());
+    }
+    world.wait(std::time::Duration::from_millis(320));
+    for id in &ids[..2] {
+        let got = world.take(*id);
+        let [Down::Group(_), Down::Verdict(verdict)] = &got[..] else {
+            panic!("{got:?}");
+        };
+        assert!(matches!(
+            &verdict.outcome,
+            Outcome::Abort(AbortReason::MemberLost { member, .. }) if *member == peer
+        ));
+    }
+}
+
+#[test]
+fn one_dead_lane_that_both_ends_speak_of_aborts_at_once() {
+    let (mut world, ids) = World::of(3);
+    for id in &ids {
+        world.open(*id, 1, 0);
+    }
+    let died = |peer| RequestCause::LaneDied {
+        peer,
+        cause: "reset".to_owned(),
+    };
+    world.give_up(ids[0], 1, 0, died(ids[2]));
+    assert!(world.take(ids[1]).is_empty());
+    world.give_up(ids[2], 1, 0, died(ids[0]));
     assert!(matches!(
         world.outcome(ids[1]),
         Outcome::Abort(AbortReason::Requested { by, .. }) if by == ids[0]
