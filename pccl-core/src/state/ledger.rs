@@ -55,6 +55,8 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Ledger {
     tensors: Vec<Tensor>,
+    /// Tensors from the first one on that are complete, and stay so.
+    finished: usize,
 }
 
 #[derive(Debug)]
@@ -78,20 +80,29 @@ enum List {
     Coming(MemberId, Vec<Digest>, bool),
     /// It is here, and fits what is expected.
     Known(Vec<Digest>),
+    /// None is needed: the tensor's own digest says what its only chunk must be. States of
+    /// thousands of small tensors are fetched without a list each.
+    OneChunk,
 }
 
 impl Ledger {
     /// Nothing has been fetched yet.
     pub fn new(wanted: Vec<Wanted>) -> Self {
         let tensors = wanted.into_iter().map(Tensor::new).collect();
-        Self { tensors }
+        Self {
+            tensors,
+            finished: 0,
+        }
     }
 
     /// What to ask a seeder for next. What is given out is not given to another one before
     /// [`Ledger::lost`].
     pub fn next(&mut self, seeder: MemberId) -> Step {
+        let complete = |t: &&Tensor| t.is_complete();
+        let rest = self.tensors.iter().skip(self.finished);
+        self.finished += rest.take_while(complete).count();
         let mut finished = true;
-        for (index, tensor) in self.tensors.iter_mut().enumerate() {
+        for (index, tensor) in self.tensors.iter_mut().enumerate().skip(self.finished) {
             if tensor.is_complete() {
                 continue;
             }
@@ -119,8 +130,9 @@ impl Ledger {
 
     /// Whether a chunk, as it came from a seeder, is what it has to be.
     pub fn check(&self, tensor: usize, chunk: u64, digest: Digest) -> bool {
-        let known = self.tensors.get(tensor).and_then(|t| t.known(chunk));
-        known == Some(digest)
+        self.tensors
+            .get(tensor)
+            .is_some_and(|t| t.check(chunk, digest))
     }
 
     /// A chunk is in its place.
@@ -141,7 +153,8 @@ impl Ledger {
 
     /// Whether all is there.
     pub fn is_complete(&self) -> bool {
-        self.tensors.iter().all(Tensor::is_complete)
+        let mut rest = self.tensors.iter().skip(self.finished);
+        rest.all(Tensor::is_complete)
     }
 }
 
@@ -149,8 +162,15 @@ impl Tensor {
     fn new(wanted: Wanted) -> Self {
         let bytes = wanted.count.saturating_mul(wanted.data_type.size() as u64);
         let chunks = chunk_count(bytes);
+        let mut open = VecDeque::new();
+        let expected = wanted.expected;
         let list = if chunks == 0 {
             List::Known(Vec::new())
+        } else if expected == Some(root(wanted.data_type, wanted.count, &wanted.own)) {
+            List::Known(wanted.own.clone())
+        } else if chunks == 1 && expected.is_some() {
+            add(&mut open, 0);
+            List::OneChunk
         } else {
             List::Open
         };
@@ -158,14 +178,15 @@ impl Tensor {
             wanted,
             chunks,
             list,
-            open: VecDeque::new(),
+            open,
             asked: BTreeMap::new(),
             source: None,
         }
     }
 
     fn is_complete(&self) -> bool {
-        matches!(self.list, List::Known(_)) && self.open.is_empty() && self.asked.is_empty()
+        let known = matches!(self.list, List::Known(_) | List::OneChunk);
+        known && self.open.is_empty() && self.asked.is_empty()
     }
 
     fn next(&mut self, index: usize, seeder: MemberId) -> Option<Step> {
@@ -186,7 +207,7 @@ impl Tensor {
                 let first = digests.len() as u64;
                 Some(self.page(index, first))
             }
-            List::Known(_) => {
+            List::Known(_) | List::OneChunk => {
                 let (first, end) = self.open.front_mut()?;
                 let (start, count) = (*first, (*end - *first).min(CHUNKS_PER_REQUEST.into()));
                 *first += count;
@@ -246,6 +267,18 @@ impl Tensor {
         }
         self.list = List::Known(digests);
         Ok(())
+    }
+
+    fn check(&self, chunk: u64, digest: Digest) -> bool {
+        let Wanted {
+            data_type, count, ..
+        } = self.wanted;
+        match &self.list {
+            List::OneChunk => {
+                chunk == 0 && self.wanted.expected == Some(root(data_type, count, &[digest]))
+            }
+            _ => self.known(chunk) == Some(digest),
+        }
     }
 
     fn known(&self, chunk: u64) -> Option<Digest> {

@@ -345,7 +345,10 @@ impl Master {
                 if let Some(g) = self.groups.get_mut(&group) {
                     g.uses.settle(use_id, members.len());
                 }
-            } else if !self.finish_if_done(group, use_id) && spare != Some(use_id) {
+            } else if !self.finish_if_done(group, use_id)
+                && spare != Some(use_id)
+                && !self.goes_on(group, use_id, reason)
+            {
                 self.abort(group, use_id, reason.clone());
             }
         }

@@ -9,7 +9,7 @@ use crate::ids::{MemberId, PeerGroup, Token};
 use crate::state::election::{Election, SyncVerdict, elect};
 use crate::types::StateOffer;
 use crate::wire::control::{Down, FetchEntry, SyncPlan};
-use crate::wire::reason::{AbortReason, EvictReason};
+use crate::wire::reason::{AbortReason, EvictReason, LossCause};
 
 /// Most different reasons that an abort quotes when no state can be elected.
 const REASONS_QUOTED: usize = 8;
@@ -89,6 +89,49 @@ impl Master {
             .into_iter()
             .map(|(id, reason)| (id, Departure::Evicted(reason)));
         self.lose(failing.collect(), Some(use_id));
+    }
+
+    /// Somebody was lost: a synchronisation that is being carried out goes on with the seeders that
+    /// are left, if whoever still fetches has one. Who leaves while it is open means its end, as
+    /// of any operation. (Rules 13, 21)
+    pub(super) fn goes_on(
+        &mut self,
+        number: PeerGroup,
+        use_id: UseId,
+        reason: &AbortReason,
+    ) -> bool {
+        let lost = match reason {
+            AbortReason::MemberLost { cause, .. } => *cause != LossCause::Left,
+            _ => false,
+        };
+        let members: BTreeSet<MemberId> = self.ring(number).into_iter().collect();
+        let Some(entry) = self.use_mut(number, use_id).filter(|_| lost) else {
+            return false;
+        };
+        let Content::Sync {
+            plans: Some(plans), ..
+        } = &mut entry.content
+        else {
+            return false;
+        };
+        plans.retain(|id, _| members.contains(id));
+        let mut changed = Vec::new();
+        for (id, plan) in plans {
+            let before = (plan.seeders.len(), plan.readers.len());
+            plan.seeders.retain(|info| members.contains(&info.id));
+            plan.readers.retain(|(id, _)| members.contains(id));
+            let fetches = !plan.fetch.is_empty() && !entry.done.contains_key(id);
+            if fetches && plan.seeders.is_empty() {
+                return false;
+            }
+            if before != (plan.seeders.len(), plan.readers.len()) {
+                changed.push((*id, plan.clone()));
+            }
+        }
+        for (id, plan) in changed {
+            self.send(id, Down::SyncPlan(plan));
+        }
+        true
     }
 
     /// A synchronisation commits: what the next one expects follows from it. (Rule 22)

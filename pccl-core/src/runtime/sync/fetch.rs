@@ -15,6 +15,7 @@ use crate::state::digest::{CHUNK_BYTES, chunk_digest};
 use crate::state::ledger::{Ledger, Step};
 use crate::transport::handshake::{self, Dial};
 use crate::wire::control::MemberInfo;
+use crate::wire::frame;
 use crate::wire::lane::Purpose;
 use crate::wire::state::{REPLY_LIMIT, REQUEST_LIMIT, StatePart, StateReply, StateRequest};
 
@@ -32,6 +33,7 @@ pub(super) struct Fetch<'t> {
 /// are therefore never waited for, show it to the compiler.
 pub(super) struct Place<'t> {
     pub(super) key: &'t str,
+    pub(super) bytes: usize,
     pub(super) chunks: Vec<Mutex<&'t mut [u8]>>,
 }
 
@@ -94,6 +96,18 @@ impl<'t> Fetch<'t> {
     fn progress(&self) -> MutexGuard<'_, Progress> {
         // The ledger's methods leave it whole, or do not return.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of what a step asks for, about.
+    fn size(&self, step: Step) -> usize {
+        match step {
+            Step::List { count, .. } => count as usize * size_of::<Digest>(),
+            Step::Chunks { tensor, count, .. } => {
+                let whole = self.tensors.get(tensor).map_or(0, |t| t.bytes);
+                whole.min(count as usize * CHUNK_BYTES as usize)
+            }
+            Step::Wait | Step::Finished => 0,
+        }
     }
 
     fn key(&self, tensor: usize) -> String {
@@ -165,24 +179,34 @@ struct Fetcher<'f, 't> {
 impl Fetcher<'_, '_> {
     fn run(mut self) -> Result<(), String> {
         let mut under_way = VecDeque::new();
+        let (mut requests, mut answers) = (0, 0);
         loop {
-            while under_way.len() < REQUESTS {
+            while under_way.len() < REQUESTS || (requests < REQUEST_BYTES && answers < ANSWER_BYTES)
+            {
                 match self.fetch.next(self.seeder, under_way.is_empty()) {
                     Step::Wait | Step::Finished => break,
                     step => {
-                        self.ask(step)?;
-                        under_way.push_back(step);
+                        let request = self.ask(step)?;
+                        let answer = self.fetch.size(step);
+                        requests += request;
+                        answers += answer;
+                        under_way.push_back((step, request, answer));
                     }
                 }
             }
             match under_way.pop_front() {
-                Some(step) => self.take(step)?,
+                Some((step, request, answer)) => {
+                    self.take(step)?;
+                    requests -= request;
+                    answers -= answer;
+                }
                 None => return Ok(()),
             }
         }
     }
 
-    fn ask(&mut self, step: Step) -> Result<(), String> {
+    /// Returns the bytes of the request.
+    fn ask(&mut self, step: Step) -> Result<usize, String> {
         let (tensor, part) = match step {
             Step::List {
                 tensor,
@@ -194,14 +218,16 @@ impl Fetcher<'_, '_> {
                 first,
                 count,
             } => (tensor, StatePart::Chunks { first, count }),
-            Step::Wait | Step::Finished => return Ok(()),
+            Step::Wait | Step::Finished => return Ok(0),
         };
         let request = StateRequest {
             op: self.task.plan.op,
             key: self.fetch.key(tensor),
             part,
         };
-        self.link.send(&request, REQUEST_LIMIT)
+        let frame = frame::encode(&request, REQUEST_LIMIT).map_err(|e| e.to_string())?;
+        self.link.send_bytes(&frame)?;
+        Ok(frame.len())
     }
 
     fn take(&mut self, step: Step) -> Result<(), String> {
@@ -274,5 +300,13 @@ fn unexpected(reply: &StateReply) -> String {
     format!("{what} where something else was asked for")
 }
 
-/// Requests under way at a time: the seeder always has one to work on.
+/// Requests under way at a time, whatever their size: the seeder always has one to work on.
 const REQUESTS: usize = 2;
+
+/// More are under way while they ask for no more bytes than this, so that a long path stays full
+/// of small tensors too.
+const ANSWER_BYTES: usize = 8 << 20;
+
+/// And while they are together no longer than this. What a socket takes without being read is more
+/// on every system: so neither end waits to write while the other does.
+const REQUEST_BYTES: usize = 16 << 10;

@@ -128,10 +128,11 @@ fn divide<'t>(
                 expected: entry.digest,
                 own: digest.chunks.clone(),
             });
+            let bytes = tensor.bytes.len();
             let chunks = tensor.bytes.chunks_mut(CHUNK_BYTES as usize);
             requests += chunks.len().div_ceil(CHUNKS_PER_REQUEST as usize);
             let chunks = chunks.map(Mutex::new).collect();
-            places.push(Place { key, chunks });
+            places.push(Place { key, bytes, chunks });
         } else {
             let bytes = &*tensor.bytes;
             let digests = &digest.chunks;

@@ -114,6 +114,40 @@ fn a_list_that_is_not_the_elected_one_is_refused() {
 }
 
 #[test]
+fn a_tensor_of_one_chunk_needs_no_list() {
+    let (elected, own) = (content(1, 100), content(2, 100));
+    let mut ledger = Ledger::new(vec![
+        wanted(&own, Some(&elected)),
+        wanted(&elected, Some(&elected)),
+        wanted(&own, None),
+    ]);
+    let chunk = Step::Chunks {
+        tensor: 0,
+        first: 0,
+        count: 1,
+    };
+    assert_eq!(ledger.next(A), chunk);
+    let [right] = chunks_of(&elected)[..] else {
+        panic!();
+    };
+    assert!(!ledger.check(0, 0, chunks_of(&own)[0]) && !ledger.check(0, 1, right));
+    assert!(ledger.check(0, 0, right));
+    ledger.lost(A);
+    assert_eq!(ledger.next(B), chunk);
+    ledger.stored(0, 0);
+    // The second one is right already, and only a list says what the third one must be.
+    let list = Step::List {
+        tensor: 2,
+        first: 0,
+        count: 1,
+    };
+    assert_eq!(ledger.next(B), list);
+    serve(&mut ledger, B, list, &chunks_of(&elected));
+    assert_eq!(drain(&mut ledger, B, &chunks_of(&elected)), 1);
+    assert!(ledger.is_complete());
+}
+
+#[test]
 fn what_a_lost_seeder_was_asked_for_comes_from_another() {
     let elected = content(1, CHUNK * 20);
     let list = chunks_of(&elected);

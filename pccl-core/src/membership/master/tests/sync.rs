@@ -155,7 +155,7 @@ fn who_cannot_fetch_fails_alone() {
 }
 
 #[test]
-fn a_loss_aborts_a_synchronisation_for_all() {
+fn who_leaves_in_a_synchronisation_ends_it_for_all() {
     let (mut world, ids) = World::of(3);
     for (id, digest) in ids.iter().zip([7, 7, 9]) {
         open(&mut world, *id, offer(0, digest));
@@ -170,6 +170,61 @@ fn a_loss_aborts_a_synchronisation_for_all() {
         verdict.outcome,
         Outcome::Abort(AbortReason::MemberLost { .. })
     ));
+}
+
+#[test]
+fn a_synchronisation_goes_on_while_a_seeder_is_left() {
+    let (mut world, ids) = World::of(4);
+    for (id, digest) in ids.iter().zip([7, 7, 7, 9]) {
+        open(&mut world, *id, offer(0, digest));
+    }
+    world.clear();
+    for lost in 0..2 {
+        world.cut(ids[lost]);
+        let patience = world.master.config.timing.peer_timeout;
+        world.wait_alive(patience, &ids[lost + 1..]);
+        let got = world.take(ids[3]);
+        let plan = got.iter().find_map(|message| match message {
+            Down::SyncPlan(plan) => Some(plan),
+            _ => None,
+        });
+        let seeders = plan.unwrap().seeders.iter().map(|m| m.id);
+        assert_eq!(seeders.collect::<Vec<_>>(), ids[lost + 1..3]);
+    }
+    world.clear();
+    for id in &ids[2..] {
+        finish(&mut world, *id, Serial::default());
+    }
+    let verdict = world.verdict(ids[3]);
+    assert_eq!(verdict.outcome, Outcome::Commit);
+    assert_eq!(verdict.stamp.attributes.group_world_size, 2);
+}
+
+#[test]
+fn a_synchronisation_ends_with_the_last_seeder_unless_all_is_fetched() {
+    for fetched in [false, true] {
+        let (mut world, ids) = World::of(2);
+        for (id, digest) in ids.iter().zip([7, 9]) {
+            open(&mut world, *id, offer(0, digest));
+        }
+        if fetched {
+            finish(&mut world, ids[1], Serial::default());
+        }
+        world.clear();
+        world.cut(ids[0]);
+        let patience = world.master.config.timing.peer_timeout;
+        world.wait_alive(patience, &ids[1..]);
+        let got = world.take(ids[1]);
+        let outcome = got.iter().find_map(|message| match message {
+            Down::Verdict(verdict) => Some(&verdict.outcome),
+            _ => None,
+        });
+        match outcome {
+            Some(Outcome::Commit) => assert!(fetched),
+            Some(Outcome::Abort(AbortReason::MemberLost { .. })) => assert!(!fetched),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
