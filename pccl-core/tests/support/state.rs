@@ -137,12 +137,11 @@ pub(crate) fn add(members: &mut Vec<Communicator>, address: &str, group: u32) {
     let newcomer = Communicator::new(address, config).unwrap();
     std::thread::scope(|scope| {
         let joining = scope.spawn(|| newcomer.connect(None).unwrap());
-        while !joining.is_finished() && !members.is_empty() {
-            let size = members[0].attributes().global_world_size as usize;
-            if size > members.len() {
-                break;
-            }
+        let admitted = |size: u32| size as usize > members.len();
+        let mut size = 0;
+        while !members.is_empty() && !admitted(size) {
             each(members, |_, member| member.update_topology().unwrap());
+            size = members[0].attributes().global_world_size;
         }
         joining.join().unwrap();
     });
