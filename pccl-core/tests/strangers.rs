@@ -9,9 +9,14 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use pccl_core::error::{ConnectPhase, Error};
-use pccl_core::ids::Tag;
-use pccl_core::types::ReduceOp;
-use pccl_core::wire::frame::{CONTROL_HELLO_LIMIT, MAGIC, Party, Preamble, VersionRange};
+use pccl_core::ids::{Digest, Epoch, Incarnation, MemberId, Round, RunId, Serial, Tag, Token};
+use pccl_core::types::{DataType, OpKey, OpKind, ReduceDescriptor, ReduceOp};
+use pccl_core::wire::control::{
+    ControlHello, ControlReply, OpBody, OpName, OpReport, Open, Report,
+};
+use pccl_core::wire::frame::{
+    self, CONTROL_HELLO_AT_ONCE, CONTROL_HELLO_LIMIT, Decoder, MAGIC, Party, Preamble, VersionRange,
+};
 use support::{PEER_TIMEOUT, each, group, peer, within_limit};
 
 /// Says something, and returns all that comes back until the other end closes.
@@ -46,7 +51,7 @@ fn masters_and_members_turn_nonsense_away_and_go_on() {
             claim.extend([0; 100]);
             say(&door, &claim);
             let mut noise = dial();
-            noise.extend((0..CONTROL_HELLO_LIMIT).map(|i| (i * 31) as u8));
+            noise.extend((0..CONTROL_HELLO_AT_ONCE).map(|i| (i * 31) as u8));
             say(&door, &noise);
         }
         let sums = each(&members, |_, m| {
@@ -101,5 +106,71 @@ fn a_member_is_no_master() {
             })
         );
         assert!(expected, "{connected:?}");
+    });
+}
+
+/// What a member with as many operations in flight as there may be brings when it comes back.
+fn longest_report() -> Report {
+    let quoted = Serial {
+        incarnation: Incarnation(u64::MAX),
+        counter: u64::MAX,
+    };
+    let op = |tag| OpReport {
+        open: Open {
+            op: OpName {
+                round: Round(u64::MAX),
+                key: OpKey {
+                    kind: OpKind::Collective,
+                    tag: Tag(u64::MAX - tag),
+                },
+                attempt: u32::MAX,
+            },
+            epoch: Epoch(u64::MAX),
+            quoted,
+            what: OpBody::Reduce {
+                descriptor: ReduceDescriptor {
+                    count: u64::MAX,
+                    data_type: DataType::F32,
+                    op: ReduceOp::Sum,
+                },
+                digest: Digest(u128::MAX),
+            },
+        },
+        done: Some(Digest(u128::MAX)),
+        abort: None,
+    };
+    Report {
+        incarnation: Incarnation(1),
+        known: Epoch(1),
+        shown: Epoch(1),
+        round: Round(1),
+        queries: Round(0),
+        quoted,
+        ops: (0..1024).map(op).collect(),
+        vote: None,
+        closed: Vec::new(),
+    }
+}
+
+#[test]
+fn the_longest_report_of_who_comes_back_is_read() {
+    within_limit(|| {
+        let (_master, address) = support::master();
+        let hello = ControlHello::Attach {
+            run: RunId(1),
+            id: MemberId(1),
+            token: Token(1),
+            report: Some(Box::new(longest_report())),
+        };
+        let hello = frame::encode(&hello, CONTROL_HELLO_LIMIT).unwrap();
+        assert!(hello.len() > CONTROL_HELLO_AT_ONCE);
+        let mut decoder = Decoder::new(CONTROL_HELLO_LIMIT);
+        decoder.feed(&say(&address, &[dial(), hello].concat()));
+        assert!(matches!(decoder.preamble(), Ok(Some(_))));
+        let reply = decoder.message::<ControlReply>();
+        assert!(
+            matches!(reply, Ok(Some(ControlReply::Evicted { .. }))),
+            "{reply:?}"
+        );
     });
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::wire::frame::{self, Decoder, Preamble};
@@ -53,6 +53,24 @@ impl MessageReader {
         loop {
             if let Some(message) = self.decoder.message().map_err(|e| e.to_string())? {
                 return Ok(message);
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// The first message of somebody who has not shown yet who it is: a long one needs one of the
+    /// places that there are for those.
+    pub(crate) async fn first_message<T: DeserializeOwned>(
+        &mut self,
+        places: &Semaphore,
+    ) -> Result<T, String> {
+        let mut place = None;
+        loop {
+            if let Some(message) = self.decoder.message().map_err(|e| e.to_string())? {
+                return Ok(message);
+            }
+            if self.decoder.held() > frame::CONTROL_HELLO_AT_ONCE && place.is_none() {
+                place = Some(places.acquire().await.map_err(|e| e.to_string())?);
             }
             self.fill().await?;
         }

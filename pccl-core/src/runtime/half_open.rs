@@ -56,7 +56,7 @@ impl Drop for Permit {
 
 /// Connections in their handshake, from everywhere. A run of the largest size that comes back after
 /// a restart of the master is let in at thousands per second with this many at a time; each holds
-/// one descriptor and at most the hello limit.
+/// one descriptor and little memory.
 const TOTAL_LIMIT: usize = 1024;
 
 /// Of those, from one address: half, so that one site behind one address can start all of its

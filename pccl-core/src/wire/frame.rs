@@ -25,8 +25,13 @@ pub const VERSIONS: VersionRange = VersionRange { low: 1, high: 1 };
 pub const PEER_HELLO_LIMIT: usize = 4 * 1024;
 
 /// Most bytes of the first frame to the master: a member that comes back brings its report with
-/// it, which names every operation that it waits in.
-pub const CONTROL_HELLO_LIMIT: usize = 64 * 1024;
+/// it, which names every operation that it waits in. A thousand of these have some hundred bytes
+/// each; and a synchronisation names every tensor, of which a large model has tens of thousands.
+pub const CONTROL_HELLO_LIMIT: usize = 4 * 1024 * 1024;
+
+/// Bytes of it that the master takes from everybody at once. What is longer waits its turn, so that
+/// strangers cannot make it hold much.
+pub const CONTROL_HELLO_AT_ONCE: usize = 64 * 1024;
 
 /// Most bytes of any other frame: a group of ten thousand members fits, and so do the digests of
 /// the tensors of a large model.
@@ -322,6 +327,11 @@ impl Decoder {
             return 0;
         }
         (FRAME_HEADER_BYTES + length).saturating_sub(rest.len())
+    }
+
+    /// Bytes that are held, of which no frame has been made.
+    pub fn held(&self) -> usize {
+        self.rest().len()
     }
 
     /// Whether bytes are left that no frame has been made of.

@@ -1,11 +1,12 @@
 //! Accepts connections and listens to their first words.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::driver::Inbound;
 use crate::config::Timing;
@@ -28,6 +29,7 @@ pub(super) struct Greeted {
 /// Accepts for ever; each connection has the limit of a handshake for its first words.
 pub(super) async fn accept(listener: TcpListener, timing: Timing, inbound: mpsc::Sender<Inbound>) {
     let half_open = HalfOpen::default();
+    let places = Arc::new(Semaphore::new(LONG_HELLOS));
     let mut backoff = Backoff::default();
     loop {
         match listener.accept().await {
@@ -37,11 +39,10 @@ pub(super) async fn accept(listener: TcpListener, timing: Timing, inbound: mpsc:
                     tracing::debug!(%remote, "turned away: too many connections are in their handshake");
                     continue;
                 };
-                let inbound = inbound.clone();
+                let (inbound, places) = (inbound.clone(), places.clone());
                 tokio::spawn(async move {
-                    let greeted =
-                        tokio::time::timeout(timing.handshake(), greet(stream, remote, &timing))
-                            .await;
+                    let greeting = greet(stream, remote, &timing, &places);
+                    let greeted = tokio::time::timeout(timing.handshake(), greeting).await;
                     drop(permit);
                     match greeted {
                         Ok(Ok(greeted)) => {
@@ -66,7 +67,12 @@ pub(super) async fn accept(listener: TcpListener, timing: Timing, inbound: mpsc:
     }
 }
 
-async fn greet(stream: TcpStream, remote: SocketAddr, timing: &Timing) -> Result<Greeted, String> {
+async fn greet(
+    stream: TcpStream,
+    remote: SocketAddr,
+    timing: &Timing,
+    places: &Semaphore,
+) -> Result<Greeted, String> {
     sockopt::apply(&stream, Role::Control, timing);
     let (read, mut writer) = stream.into_split();
     let mut reader = MessageReader::new(read, frame::CONTROL_HELLO_LIMIT);
@@ -78,7 +84,7 @@ async fn greet(stream: TcpStream, remote: SocketAddr, timing: &Timing) -> Result
     if preamble.party != Party::Control {
         return Err("it looks for a member here".into());
     }
-    match reader.message().await {
+    match reader.first_message(places).await {
         Ok(hello) => {
             reader.set_limit(frame::FRAME_LIMIT);
             Ok(Greeted {
@@ -98,3 +104,6 @@ async fn greet(stream: TcpStream, remote: SocketAddr, timing: &Timing) -> Result
         }
     }
 }
+
+/// Long hellos that are read at a time. Together they hold as much as a full house of short ones.
+const LONG_HELLOS: usize = 16;
