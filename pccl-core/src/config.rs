@@ -22,8 +22,24 @@ impl Timing {
         Self {
             heartbeat: peer_timeout / 5,
             peer_timeout,
-            master_limit: peer_timeout * 12,
+            master_limit: peer_timeout.saturating_mul(12),
         }
+    }
+
+    /// What is wrong with these limits, if anything is. Peers are told them in whole milliseconds;
+    /// with none between heartbeats, or with less silence than that allowed, nobody would live.
+    pub(crate) fn mistake(&self) -> Option<String> {
+        let limits = [self.heartbeat, self.peer_timeout, self.master_limit];
+        let fit = |limit: &Duration| (SHORTEST..=LONGEST).contains(limit);
+        if !limits.iter().all(fit) {
+            return Some(format!(
+                "{limits:?} are not all {SHORTEST:?} to {LONGEST:?}"
+            ));
+        }
+        let (heartbeat, peer_timeout) = (self.heartbeat, self.peer_timeout);
+        (heartbeat >= peer_timeout).then(|| {
+            format!("heartbeats every {heartbeat:?} do not fit a peer time-out of {peer_timeout:?}")
+        })
     }
 
     /// Limit of every handshake, and of how long a lane waits for the master's message. A peer
@@ -55,6 +71,12 @@ impl Default for Timing {
         Self::from_peer_timeout(Duration::from_secs(5))
     }
 }
+
+/// The unit in which peers are told.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// Twelve days: beyond a run's patience, and what derives from it still fits every clock.
+const LONGEST: Duration = Duration::from_secs(12 * 86_400);
 
 /// Settings of a master.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -115,5 +137,25 @@ impl Default for PeerConfig {
             announce: Vec::new(),
             segment: 256 * 1024,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_nobody_could_live_with_are_mistakes() {
+        assert_eq!(Timing::default().mistake(), None);
+        let day = Timing::from_peer_timeout(Duration::from_secs(86_400));
+        assert_eq!(day.mistake(), None);
+        let short = Timing::from_peer_timeout(Duration::from_micros(4_999));
+        assert!(short.mistake().is_some());
+        assert!(Timing::from_peer_timeout(Duration::MAX).mistake().is_some());
+        let upside_down = Timing {
+            heartbeat: Duration::from_secs(5),
+            ..Timing::default()
+        };
+        assert!(upside_down.mistake().is_some());
     }
 }

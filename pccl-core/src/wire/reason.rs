@@ -69,6 +69,44 @@ pub enum RequestCause {
     },
 }
 
+impl RequestCause {
+    /// The same with its text cut to [`TEXT_LIMIT`]: it is kept, and told to a whole group.
+    #[must_use]
+    pub fn shortened(self) -> Self {
+        match self {
+            Self::LaneDied { peer, cause } => Self::LaneDied {
+                peer,
+                cause: shortened(cause),
+            },
+            Self::BadFrame { peer, what } => Self::BadFrame {
+                peer,
+                what: shortened(what),
+            },
+            Self::FetchFailed { what } => Self::FetchFailed {
+                what: shortened(what),
+            },
+            Self::Internal { what } => Self::Internal {
+                what: shortened(what),
+            },
+            other @ (Self::TimedOut | Self::Cancelled | Self::Destroyed) => other,
+        }
+    }
+}
+
+/// A text for people, cut to [`TEXT_LIMIT`].
+pub fn shortened(mut text: String) -> String {
+    if text.len() > TEXT_LIMIT {
+        text.truncate(text.floor_char_boundary(TEXT_LIMIT));
+        text.push_str("...");
+        text.shrink_to_fit();
+    }
+    text
+}
+
+/// Bytes of a text that somebody else has written, and that is kept or passed on: sixteen members
+/// with what a socket said of each fit.
+pub const TEXT_LIMIT: usize = 4 * 1024;
+
 impl fmt::Display for RequestCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -12,7 +12,7 @@ use crate::event::Event;
 use crate::ids::{MemberId, PeerGroup};
 use crate::topology::ring;
 use crate::wire::control::{Down, MemberInfo};
-use crate::wire::reason::AbortReason;
+use crate::wire::reason::{AbortReason, shortened};
 
 /// Most edges in trouble that one member's reports may make the master keep. A member with more
 /// broken edges than this is no use in any ring; its further reports say nothing new.
@@ -152,7 +152,7 @@ impl Master {
         self.event(Event::CannotDial {
             from: id,
             to: peer,
-            cause,
+            cause: shortened(cause),
         });
         match self.edges.state(id, peer) {
             Some(EdgeState::Broken) => return,

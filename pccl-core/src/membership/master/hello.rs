@@ -14,7 +14,7 @@ use crate::planted::{Bug, planted};
 use crate::wire::control::{
     AbortRequest, ControlHello, ControlReply, Done, Down, Registration, Report, RunParameters,
 };
-use crate::wire::reason::{AbortReason, EvictReason, RefuseReason};
+use crate::wire::reason::{AbortReason, EvictReason, RefuseReason, shortened};
 
 impl Master {
     pub(super) fn hello(&mut self, conn: ConnId, remote: SocketAddr, hello: ControlHello) {
@@ -49,7 +49,7 @@ impl Master {
             _ => None,
         };
         if let Some(reason) = reason {
-            let name = registration.name;
+            let name = shortened(registration.name);
             self.event(Event::Refused {
                 name,
                 reason: reason.clone(),

@@ -151,15 +151,15 @@ impl Master {
         let Some((number, use_id)) = self.find_open(id, request.op, request.quoted) else {
             return;
         };
-        match request.cause {
+        match request.cause.shortened() {
             // Rule 21: who cannot fetch fails alone.
             RequestCause::FetchFailed { what } if self.is_planned(number, use_id) => {
                 self.fail_alone(use_id, vec![(id, EvictReason::State { what })]);
             }
             // Rule 12: wait for a word from the other end, so that a dead member is named as
             // lost, with the world sizes after it, and not its lane first.
-            RequestCause::LaneDied { peer, .. } => {
-                let cause = request.cause;
+            RequestCause::LaneDied { peer, cause } => {
+                let cause = RequestCause::LaneDied { peer, cause };
                 match self.doubt(number, id, peer) {
                     Some(doubt) => {
                         doubt.uses.insert(use_id);

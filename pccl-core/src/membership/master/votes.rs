@@ -183,6 +183,7 @@ impl Master {
     pub(super) fn withdraw(&mut self, id: MemberId, vote: VoteName, cause: RequestCause) {
         let sort = Sort::of(vote.call);
         if self.votes.cast.get(&id) == Some(&vote) {
+            let cause = cause.shortened();
             self.fail_votes(sort, id, AbortReason::Requested { by: id, cause });
         }
     }

@@ -33,6 +33,8 @@ use std::time::Duration;
 
 pub use io::{Answer, MasterLink, OwnAddresses, PeerInput, PeerOutput, Request};
 
+pub(crate) use self::session::timing;
+
 use self::attributes::Shown;
 use self::backoff::Random;
 use self::calls::Votes;

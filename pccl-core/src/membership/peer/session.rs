@@ -380,8 +380,8 @@ impl Peer {
     }
 }
 
-/// Time limits of the run. A zero would make the machine spin.
-fn timing(parameters: RunParameters) -> Timing {
+/// Time limits of the run. A zero would make machines spin.
+pub(crate) fn timing(parameters: RunParameters) -> Timing {
     let millis = |ms: u32| Duration::from_millis(u64::from(ms.max(1)));
     Timing {
         heartbeat: millis(parameters.heartbeat_ms),

@@ -7,11 +7,10 @@ use super::driver::{Data, Driver};
 use super::lanes::Opened;
 use super::link::LinkEvent;
 use crate::collective::engine::{EngineConfig, EngineEvent, EngineGroup, StartReduce};
-use crate::config::Timing;
 use crate::error::Error;
 use crate::event::Event;
 use crate::ids::CallId;
-use crate::membership::peer::{MasterLink, PeerInput, PeerOutput};
+use crate::membership::peer::{MasterLink, PeerInput, PeerOutput, timing};
 use crate::runtime::calls::lock;
 use crate::runtime::data::{DataEvent, DataThread};
 use crate::runtime::log;
@@ -19,7 +18,7 @@ use crate::runtime::sync::Task;
 use crate::transport::admission::Admission;
 use crate::transport::handshake::Dial;
 use crate::transport::listener::Accepted;
-use crate::wire::control::{ControlReply, Outcome, RunParameters, SyncPlan};
+use crate::wire::control::{ControlReply, Outcome, SyncPlan};
 use crate::wire::lane::Purpose;
 use crate::wire::reason::RequestCause;
 
@@ -178,11 +177,11 @@ impl Driver {
             PeerInput::Master(MasterLink::Reply(ControlReply::Registered {
                 parameters, ..
             })) => {
-                self.timing = timing(parameters);
+                self.timing = timing(*parameters);
                 self.new_membership();
             }
             PeerInput::Master(MasterLink::Reply(ControlReply::Attached { parameters, .. })) => {
-                self.timing = timing(parameters);
+                self.timing = timing(*parameters);
             }
             _ => {}
         }
@@ -301,14 +300,5 @@ impl Driver {
             DataEvent::Heard(members) => self.input(PeerInput::Heard(members)),
             DataEvent::Engine(_) => {}
         }
-    }
-}
-
-fn timing(parameters: &RunParameters) -> Timing {
-    let millis = |ms: u32| std::time::Duration::from_millis(ms.into());
-    Timing {
-        heartbeat: millis(parameters.heartbeat_ms),
-        peer_timeout: millis(parameters.peer_timeout_ms),
-        master_limit: millis(parameters.master_limit_ms),
     }
 }

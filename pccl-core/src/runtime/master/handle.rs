@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::driver::{self, Command};
 use crate::config::MasterConfig;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UsageError};
 use crate::ids::{Incarnation, MemberId, RunId};
 use crate::membership::master::Master;
 use crate::runtime::calls::lock;
@@ -26,6 +26,10 @@ pub(crate) struct MasterThread {
 impl MasterThread {
     /// Listens, and starts the thread.
     pub(crate) fn start(address: &str, config: MasterConfig) -> Result<Self> {
+        if let Some(why) = config.timing.mistake() {
+            let name = "timing";
+            return Err(UsageError::Argument { name, why }.into());
+        }
         let listener = listen::bind(address)?;
         let local_addr = listener
             .local_addr()

@@ -7,9 +7,9 @@ use crate::ids::{ConnId, Digest, MemberId, PeerGroup, Round, Serial, Tag};
 use crate::membership::master::MasterInput;
 use crate::types::{OpKey, OpKind, UnanimousCall};
 use crate::wire::control::{
-    AbortRequest, ControlHello, Done, Down, OpName, Open, Registration, Up, VoteName,
+    AbortRequest, ControlHello, Done, Down, OpName, Open, Outcome, Registration, Up, VoteName,
 };
-use crate::wire::reason::{EvictReason, RequestCause};
+use crate::wire::reason::{AbortReason, EvictReason, RequestCause, TEXT_LIMIT};
 
 fn last_serial(world: &mut World, id: MemberId) -> Serial {
     let verdicts = world.take(id).into_iter().filter_map(|m| match m {
@@ -48,6 +48,23 @@ fn ten_thousand_operations_with_fresh_tags_leave_nothing() {
     }
     assert!(world.master.timers.len() <= 4);
     assert!(world.master.nodes.values().all(|n| n.unacked.len() <= 1));
+}
+
+#[test]
+fn what_members_write_is_kept_and_passed_on_up_to_a_limit() {
+    let (mut world, ids) = World::of(2);
+    for id in &ids {
+        world.open(*id, 1, 0);
+    }
+    let what = "\u{e9}".repeat(1 << 20);
+    world.give_up(ids[0], 1, 0, RequestCause::Internal { what });
+    let Outcome::Abort(AbortReason::Requested { cause, .. }) = world.outcome(ids[1]) else {
+        panic!();
+    };
+    let RequestCause::Internal { what } = cause else {
+        panic!("{cause}");
+    };
+    assert!(what.len() <= TEXT_LIMIT + 3 && what.ends_with("\u{e9}..."));
 }
 
 #[test]
