@@ -5,6 +5,7 @@
 mod support;
 
 use pccl_core::SharedState;
+use pccl_core::error::{Error, UsageError};
 use pccl_core::types::{DataType, SyncStrategy};
 use support::{each, group, within_limit};
 
@@ -49,5 +50,28 @@ fn a_lone_member_says_what_the_state_is() {
         let strategy = SyncStrategy::EnforcePopular;
         let info = members[0].sync_shared_state(&mut state, strategy).unwrap();
         assert_eq!(info.rx_bytes, 0);
+    });
+}
+
+#[test]
+fn a_second_synchronisation_is_refused_and_does_not_hide_the_first_from_a_cancel() {
+    within_limit(|| {
+        let (_master, members) = group(2);
+        let member = &members[0];
+        let synchronise = || {
+            let strategy = SyncStrategy::EnforcePopular;
+            let result = member.sync_shared_state(&mut SharedState::new(0), strategy);
+            let refused = matches!(result, Err(Error::Usage(UsageError::InUse(_))));
+            if refused {
+                member.cancel_sync();
+            }
+            (refused, support::is_aborted(&result))
+        };
+        let mut ends = std::thread::scope(|scope| {
+            let threads = [scope.spawn(synchronise), scope.spawn(synchronise)];
+            threads.map(|thread| thread.join().unwrap())
+        });
+        ends.sort();
+        assert_eq!(ends, [(false, true), (true, false)]);
     });
 }

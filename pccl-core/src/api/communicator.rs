@@ -1,5 +1,6 @@
 //! A peer of a run.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,8 +24,9 @@ use crate::types::{Attributes, UnanimousCall};
 /// cancelled for all members. It takes bounded time, and does not wait for a master that is gone.
 pub struct Communicator {
     pub(super) control: ControlThread,
-    /// The synchronisation that is open, so that it can be given up.
-    pub(super) syncing: Mutex<Option<CallId>>,
+    /// Synchronisations that threads are in, so that they can be given up. One at most is open;
+    /// others are about to be refused.
+    pub(super) syncing: Mutex<BTreeSet<CallId>>,
     /// Revision of the state that a broken fetch has left torn. (Rule 22)
     pub(super) torn: Mutex<Option<u64>>,
 }

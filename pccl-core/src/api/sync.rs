@@ -41,8 +41,8 @@ impl Communicator {
     /// Gives up the synchronisation that another thread is in, if there is one: asks for its end,
     /// for all members. Returns at once; the other thread's call returns with the verdict.
     pub fn cancel_sync(&self) {
-        if let Some(call) = *lock(&self.syncing) {
-            self.control.controls().cancel(call);
+        for call in &*lock(&self.syncing) {
+            self.control.controls().cancel(*call);
         }
     }
 
@@ -58,19 +58,23 @@ impl Communicator {
         let offered = state.offer(strategy, torn);
         let (control, orders) = sync::pair();
         let controls = self.control.controls();
-        let (call, ticket) = controls.submit(
-            Request::Sync(offered.offer),
-            options.limit,
-            Work::Sync(control),
-            own_signal(),
-        );
-        // A second one beside it is refused, and must not be taken for it.
-        lock(&self.syncing).get_or_insert(call);
+        let (call, ticket) = {
+            // Under the lock, so that whoever learns of this call can cancel it.
+            let mut syncing = lock(&self.syncing);
+            let (call, ticket) = controls.submit(
+                Request::Sync(offered.offer),
+                options.limit,
+                Work::Sync(control),
+                own_signal(),
+            );
+            syncing.insert(call);
+            (call, ticket)
+        };
         let says = |input| controls.input(input);
         let done: sync::Synchronised =
             sync::run(state.tensors_mut(), &offered.digests, orders, says);
         let result = waited(ticket.wait(None));
-        lock(&self.syncing).take_if(|open| *open == call);
+        lock(&self.syncing).remove(&call);
         if result.is_ok() {
             *lock(&self.torn) = None;
         } else if done.torn {
