@@ -159,7 +159,10 @@ impl Communicator {
         let options = CallOptions {
             limit: seconds(py, Function::Sync, limit)?,
         };
-        let info = synchronise(py, &core, tensors, revision, strategy, options)?;
+        let info = synchronise(py, &core, tensors, revision, strategy, options);
+        // After a `leave` elsewhere this is the last one, whose end takes a while.
+        py.detach(|| drop(core));
+        let info = info?;
         Ok((info.tx_bytes, info.rx_bytes, info.revision))
     }
 
@@ -199,7 +202,14 @@ impl Communicator {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        drop(core);
+        if let Some(core) = core {
+            if Arc::strong_count(&core) > 1 {
+                // Other threads are in calls that hold it: these end when there is no run any more.
+                // That it was left already is as good.
+                let _ = core.leave();
+            }
+            drop(core);
+        }
         self.closed.store(true, Ordering::Release);
     }
 }

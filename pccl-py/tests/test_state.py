@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 import pccl
 import pytest
-from group import each, failure, gather, master, run_of, together
+from group import LIMIT_S, each, failure, gather, master, run_of, together
 from pccl import Result, SharedState, TensorInfo
 from pccl import SharedStateSyncStrategy as Strategy
 
@@ -95,6 +96,25 @@ def test_receivers_only_receive_and_senders_only_send() -> None:
             return float(content.max()), info.tx_bytes, info.rx_bytes
 
         assert each(peers, sync) == [(1, 0, 40_000), (1, 40_000, 0)]
+
+
+def test_leaving_ends_a_synchronisation_that_another_thread_is_in() -> None:
+    with run_of(2) as peers:
+        state = state_of(np.zeros(8))
+        begins = threading.Event()
+
+        def sync() -> None:
+            begins.set()
+            # The other member does not synchronise: without an end the call waits for it.
+            with pytest.raises(pccl.PCCLError):
+                peers[0].sync_shared_state(state)
+
+        thread = threading.Thread(target=sync)
+        thread.start()
+        begins.wait()
+        peers[0].leave()
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
 
 
 def test_content_may_differ_where_it_is_allowed_to() -> None:
