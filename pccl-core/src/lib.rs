@@ -96,6 +96,8 @@ pub mod kernels;
 pub mod membership;
 mod planted;
 mod runtime;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

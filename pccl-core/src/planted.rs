@@ -59,6 +59,39 @@ pub enum Bug {
     RejoinAsOld,
 }
 
+#[cfg(feature = "sim")]
+impl Bug {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[
+        Self::OpenWithKnownEpoch,
+        Self::VoteDroppedOnViewChange,
+        Self::VerdictWithoutSerial,
+        Self::VerdictForgotten,
+        Self::DoneWithoutOpens,
+        Self::AbortForgotten,
+        Self::OldIncarnationObeyed,
+        Self::DescriptorsNotCompared,
+        Self::ResultsNotCompared,
+        Self::TimeoutDecidesLocally,
+        Self::VoteFailsAlone,
+        Self::ContradictionMissed,
+        Self::WindowIgnored,
+        Self::NotRestored,
+        Self::OrderOfArrival,
+        Self::OwnOrder,
+        Self::CrcIgnored,
+        Self::DeadLaneIgnored,
+        Self::LostAtOnce,
+        Self::OldConnectionRead,
+        Self::GapIgnored,
+        Self::AdmittedUnreachable,
+        Self::AdmissionLost,
+        Self::AttributesGoBack,
+        Self::MasterLimitIgnored,
+        Self::RejoinAsOld,
+    ];
+}
+
 /// Whether `bug` is planted on this thread.
 #[cfg(not(feature = "sim"))]
 #[inline(always)]

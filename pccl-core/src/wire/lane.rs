@@ -2,7 +2,8 @@
 //!
 //! A data frame is a fixed header of [`HEADER_BYTES`] bytes, little-endian, and a payload of
 //! `length` bytes. On lanes without TLS the header carries a CRC32 of itself (with the field
-//! zero) and the payload. (Rule 11)
+//! zero) and the payload. (Rule 11) The header has a checksum of its own besides: a receiver that
+//! believed a harmed length would wait for a payload that nobody sends.
 
 use crc32fast::Hasher;
 use serde::{Deserialize, Serialize};
@@ -127,7 +128,8 @@ impl FrameKind {
 /// Header of a data frame.
 ///
 /// Layout (bytes): kind 0, flags 1 (zero), reserved 2..4 (zero), length 4..8, from 8..16,
-/// to 16..24, offset 24..32, slice 32..36, crc 36..40, reserved 40..48 (zero).
+/// to 16..24, offset 24..32, slice 32..36, crc 36..40, CRC32 of all that 40..44, reserved 44..48
+/// (zero).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataHeader {
     /// What the frame is.
@@ -166,15 +168,19 @@ impl DataHeader {
         put(&self.offset.to_le_bytes());
         put(&self.slice.to_le_bytes());
         put(&self.crc.to_le_bytes());
+        seal(&mut bytes);
         bytes
     }
 
-    /// The header in bytes, if they are one: a known kind, nothing in the reserved fields, and no
-    /// longer a payload than the kind may have.
+    /// The header in bytes, if they are one: the checksum fits, a known kind, nothing in the
+    /// reserved fields, and no longer a payload than the kind may have.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, DataFrameError> {
+        if u32_at(bytes, SEALED_BYTES) != seal_of(bytes) {
+            return Err(DataFrameError::Checksum);
+        }
         let [kind, reserved @ .., _, _, _, _] = u64_at(bytes, 0).to_le_bytes();
         let kind = FrameKind::from_byte(kind).ok_or(DataFrameError::Kind(kind))?;
-        if reserved != [0; 3] || u64_at(bytes, 40) != 0 {
+        if reserved != [0; 3] || u32_at(bytes, 44) != 0 {
             return Err(DataFrameError::Reserved);
         }
         let header = Self {
@@ -201,7 +207,13 @@ impl DataHeader {
     /// added.
     pub fn checksum(&self) -> Hasher {
         let mut hasher = Hasher::new();
-        hasher.update(&Self { crc: 0, ..*self }.encode());
+        let bytes = Self { crc: 0, ..*self }.encode();
+        hasher.update(
+            bytes
+                .first_chunk::<SEALED_BYTES>()
+                .unwrap_or(&[0; SEALED_BYTES]),
+        );
+        hasher.update(&[0; HEADER_BYTES - SEALED_BYTES]);
         hasher
     }
 }
@@ -209,6 +221,9 @@ impl DataHeader {
 /// Why bytes are no data frame.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DataFrameError {
+    /// The header was harmed on the way, or is none.
+    #[error("a data frame whose header does not match its checksum")]
+    Checksum,
     /// No such kind of frame.
     #[error("unknown kind {0} of a data frame")]
     Kind(u8),
@@ -279,6 +294,20 @@ impl OpenFrame {
     }
 }
 
+/// Bytes of the header that its own checksum covers; the checksum follows.
+const SEALED_BYTES: usize = 40;
+
+fn seal_of(bytes: &[u8; HEADER_BYTES]) -> u32 {
+    crc32fast::hash(bytes.get(..SEALED_BYTES).unwrap_or_default())
+}
+
+fn seal(bytes: &mut [u8; HEADER_BYTES]) {
+    let checksum = seal_of(bytes).to_le_bytes();
+    if let Some(to) = bytes.get_mut(SEALED_BYTES..SEALED_BYTES + checksum.len()) {
+        to.copy_from_slice(&checksum);
+    }
+}
+
 fn u64_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
     let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
     u64::from_le_bytes(field.copied().unwrap_or_default())
@@ -339,7 +368,7 @@ mod tests {
         assert_eq!(
             hex(&bytes),
             "0200000001020300111213141516171821222324252627283132333435363738\
-             41424344515253540000000000000000"
+             41424344515253543332f80300000000"
         );
         assert_eq!(DataHeader::decode(&bytes), Ok(header()));
     }
@@ -376,13 +405,15 @@ mod tests {
 
     #[test]
     fn reserved_fields_and_lengths_are_checked() {
-        for at in [1, 2, 3, 40, 47] {
+        for at in [1, 2, 3, 44, 47] {
             let mut bytes = header().encode();
             bytes[at] = 1;
+            seal(&mut bytes);
             assert_eq!(DataHeader::decode(&bytes), Err(DataFrameError::Reserved));
         }
         let mut bytes = header().encode();
         bytes[0] = 8;
+        seal(&mut bytes);
         assert_eq!(DataHeader::decode(&bytes), Err(DataFrameError::Kind(8)));
         for (kind, limit) in [
             (FrameKind::Open, OPEN_LIMIT),
@@ -409,6 +440,15 @@ mod tests {
     }
 
     #[test]
+    fn a_flipped_bit_of_a_header_is_noticed_before_its_length_is_believed() {
+        for bit in 0..SEALED_BYTES * 8 {
+            let mut bytes = header().encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(DataHeader::decode(&bytes), Err(DataFrameError::Checksum));
+        }
+    }
+
+    #[test]
     fn an_open_frame_ends_where_it_ends() {
         let mut bytes = Vec::new();
         open().encode(&mut bytes).unwrap();
@@ -427,7 +467,8 @@ mod tests {
             // Nearly right ones get further.
             bytes[0] = bytes[0] % 7 + 1;
             bytes[1..4].fill(0);
-            bytes[40..].fill(0);
+            bytes[44..].fill(0);
+            seal(&mut bytes);
             if let Ok(header) = DataHeader::decode(&bytes) {
                 prop_assert_eq!(header.encode(), bytes);
             }

@@ -9,8 +9,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// How long to wait before the next try.
-    pub(super) fn next(&mut self, random: &mut Random) -> Duration {
+    /// How long to wait before the next try: `longest` at most.
+    pub(super) fn next(&mut self, longest: Duration, random: &mut Random) -> Duration {
         let retry = self.retries;
         self.retries = retry.saturating_add(1);
         if retry == 0 {
@@ -18,7 +18,7 @@ impl Backoff {
         }
         // More doublings than this are beyond the longest wait anyway, and must not overflow.
         let doublings = (retry - 1).min(16);
-        random.jitter((SHORTEST * (1 << doublings)).min(LONGEST))
+        random.jitter((SHORTEST * (1 << doublings)).min(longest))
     }
 
     /// The next retry is a first one again, if what broke had lasted: something that breaks as
@@ -72,10 +72,10 @@ mod tests {
     fn first_retry_is_at_once_and_waits_stay_within_a_second() {
         let mut random = Random::new(7);
         let mut backoff = Backoff::default();
-        assert_eq!(backoff.next(&mut random), Duration::ZERO);
+        assert_eq!(backoff.next(LONGEST, &mut random), Duration::ZERO);
         let mut most = SHORTEST;
         for _ in 0..100 {
-            let wait = backoff.next(&mut random);
+            let wait = backoff.next(LONGEST, &mut random);
             assert!(wait >= most / 2 && wait <= most, "{wait:?} of {most:?}");
             most = (most * 2).min(LONGEST);
         }
@@ -85,11 +85,11 @@ mod tests {
     fn only_what_lasted_is_retried_at_once_again() {
         let mut random = Random::new(7);
         let mut backoff = Backoff::default();
-        backoff.next(&mut random);
+        backoff.next(LONGEST, &mut random);
         backoff.broke_after(Duration::from_millis(10));
-        assert!(backoff.next(&mut random) > Duration::ZERO);
+        assert!(backoff.next(LONGEST, &mut random) > Duration::ZERO);
         backoff.broke_after(LONGEST);
-        assert_eq!(backoff.next(&mut random), Duration::ZERO);
+        assert_eq!(backoff.next(LONGEST, &mut random), Duration::ZERO);
     }
 
     #[test]

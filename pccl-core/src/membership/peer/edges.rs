@@ -381,7 +381,7 @@ impl Edge {
     /// The next dial waits its turn. Dials that fail together count once.
     fn postpone(&mut self, random: &mut Random, now: Time) {
         if self.retry.is_none_or(|at| at <= now) {
-            self.retry = Some(now + self.backoff.next(random));
+            self.retry = Some(now + self.backoff.next(super::backoff::LONGEST, random));
         }
     }
 }

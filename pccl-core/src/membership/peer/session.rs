@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, LONGEST};
 use super::io::{MasterLink, PeerOutput};
 use super::{Peer, Standing};
 use crate::config::Timing;
@@ -84,7 +84,7 @@ impl Session {
     pub(super) fn restart(&mut self, timing: &Timing, now: Time) {
         match &mut self.link {
             Link::Down | Link::Waiting(_) => {}
-            Link::Dialling(until) => *until = now + timing.dial(),
+            Link::Dialling(until) => *until = now + timing.peer_timeout / 2,
             Link::Open { heard, .. } => *heard = now,
         }
         if let Some(since) = &mut self.away {
@@ -131,8 +131,17 @@ impl Peer {
             }
             _ => return,
         };
-        self.session.link = Link::Dialling(now + self.timing.dial());
+        self.session.link = Link::Dialling(now + self.dial_limit());
         self.outputs.push_back(PeerOutput::DialMaster { hello });
+    }
+
+    /// How long a dial may take. Who comes back has the peer time-out for that: one attempt that is
+    /// swallowed on the way must leave time for another. (Rule 13)
+    fn dial_limit(&self) -> Duration {
+        match self.identity {
+            Some(_) => self.timing.peer_timeout / 2,
+            None => self.timing.dial(),
+        }
     }
 
     /// The driver says what became of the connection.
@@ -325,7 +334,9 @@ impl Peer {
     }
 
     fn dial_later(&mut self, now: Time) {
-        let wait = self.session.backoff.next(&mut self.random);
+        // Several tries must fit into the peer time-out, which is what there is to come back.
+        let longest = LONGEST.min(self.timing.heartbeat);
+        let wait = self.session.backoff.next(longest, &mut self.random);
         if wait.is_zero() {
             self.dial_master(now);
         } else {

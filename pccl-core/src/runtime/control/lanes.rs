@@ -19,8 +19,9 @@ use crate::wire::lane::Purpose;
 
 /// A connection whose handshake is over.
 pub(super) struct Opened {
-    /// The membership that it was opened under; of an earlier one it is of no use any more.
-    membership: u64,
+    /// The membership that it was opened under, if it is known; of an earlier one it is of no use
+    /// any more.
+    membership: Option<u64>,
     pub(super) stream: TcpStream,
     pub(super) peer: MemberId,
     pub(super) dialled: bool,
@@ -77,8 +78,11 @@ impl Lanes {
             slot,
             ..
         } = accepted;
+        // It may have been let in just before this member left the run that it was for.
+        let own = self.admission.borrow().own;
+        let current = own.is_some_and(|(run, ..)| run == hello.run);
         Opened {
-            membership: self.membership,
+            membership: current.then_some(self.membership),
             stream,
             peer: hello.from,
             dialled: false,
@@ -101,7 +105,7 @@ impl Lanes {
             let peer = dial.peer.id;
             let message = match handshake::dial(&dial, deadline, &timing).await {
                 Ok(dialled) => Inbound::Lane(Opened {
-                    membership,
+                    membership: Some(membership),
                     stream: dialled.stream,
                     peer,
                     dialled: true,
@@ -129,7 +133,7 @@ impl Lanes {
 
     /// Gives a lane its number; none if it is of an earlier membership.
     pub(super) fn register(&mut self, opened: &mut Opened) -> Option<LaneId> {
-        if opened.membership != self.membership {
+        if opened.membership != Some(self.membership) {
             return None;
         }
         self.last_lane += 1;
