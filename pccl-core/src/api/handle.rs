@@ -1,5 +1,6 @@
 //! Calls that have begun and not yet returned.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::element::Element;
@@ -21,6 +22,8 @@ pub struct OpHandle {
     ticket: Ticket,
     call: CallId,
     controls: Controls,
+    /// Whether the result has been returned to the user.
+    shown: AtomicBool,
 }
 
 impl OpHandle {
@@ -29,6 +32,7 @@ impl OpHandle {
             ticket,
             call,
             controls,
+            shown: AtomicBool::new(false),
         }
     }
 
@@ -36,7 +40,7 @@ impl OpHandle {
     /// result stays.
     pub fn wait(&self) -> Result<ReduceInfo> {
         match self.ticket.wait(None) {
-            Some(result) => reduced(result),
+            Some(result) => self.returned(result),
             None => Err(Error::Internal("a wait without limit ended".into())),
         }
     }
@@ -44,12 +48,14 @@ impl OpHandle {
     /// Blocks until the operation has ended, at most `limit`. `None` after that time: the
     /// operation goes on, and the buffers stay with the library.
     pub fn wait_timeout(&self, limit: Duration) -> Option<Result<ReduceInfo>> {
-        self.ticket.wait(Some(limit)).map(reduced)
+        let result = self.ticket.wait(Some(limit))?;
+        Some(self.returned(result))
     }
 
     /// The result, if the operation has ended.
     pub fn test(&self) -> Option<Result<ReduceInfo>> {
-        self.ticket.peek().map(reduced)
+        let result = self.ticket.peek()?;
+        Some(self.returned(result))
     }
 
     /// Asks for the end of the operation, for all members. Returns at once; a wait gives what the
@@ -68,6 +74,17 @@ impl OpHandle {
         if !self.ticket.is_complete() {
             self.controls.abandon();
         }
+    }
+
+    /// What the user gets, who is shown the world sizes after a failure with it, once.
+    fn returned(&self, result: Result<Reply>) -> Result<ReduceInfo> {
+        if let Err(Error::Aborted { stamp, .. }) = &result
+            && !self.shown.load(Ordering::Acquire)
+        {
+            self.controls.shown(self.call, *stamp);
+            self.shown.store(true, Ordering::Release);
+        }
+        reduced(result)
     }
 
     pub(super) fn is_complete(&self) -> bool {

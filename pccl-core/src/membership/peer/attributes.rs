@@ -16,7 +16,8 @@ pub(super) struct Shown {
 
 impl Shown {
     /// A call returns with this stamp. Which calls do is rule 16's: joining, `update_topology`,
-    /// `optimize_topology`, a synchronisation, or a collective that failed. A committed
+    /// `optimize_topology`, a synchronisation, or a collective that failed (when its user comes
+    /// for the result). A committed
     /// collective does not: it was computed with the world size shown when it began, and who was
     /// lost since is told by the failure of the next use. Nor does a query.
     pub(super) fn show(&mut self, stamp: &Stamp) {

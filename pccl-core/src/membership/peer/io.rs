@@ -88,6 +88,14 @@ pub enum PeerInput {
         /// Why.
         cause: RequestCause,
     },
+    /// The user's call of a collective that failed has returned: only now has its user been shown
+    /// the world sizes after the failure. (Rule 16)
+    Shown {
+        /// Which call; one of an earlier membership means nothing any more.
+        call: CallId,
+        /// As in its [`PeerOutput::Finish`].
+        stamp: Stamp,
+    },
     /// Data came from these members since the last of these events. (Rule 14)
     Heard(Vec<MemberId>),
     /// Time has passed.

@@ -82,6 +82,8 @@ pub struct Peer {
     /// Who it was when it last registered.
     before: Option<Identity>,
     shown: Shown,
+    /// The call that joined; later ones belong to this membership.
+    member_since: CallId,
     /// The group as last heard of; lanes follow it.
     known: GroupView,
     votes: Votes,
@@ -125,6 +127,7 @@ impl Peer {
             identity: None,
             before: None,
             shown: Shown::default(),
+            member_since: CallId::default(),
             known: GroupView::default(),
             votes: Votes::default(),
             ops: Operations::default(),
@@ -168,6 +171,7 @@ impl Peer {
             } => self.on_dial_failed(peer, cause, refusal, now),
             PeerInput::OpDone { op, quoted, result } => self.on_op_done(op, quoted, result),
             PeerInput::OpFailed { op, quoted, cause } => self.on_op_failed(op, quoted, cause, now),
+            PeerInput::Shown { call, stamp } => self.on_shown(call, &stamp),
             PeerInput::Heard(members) => self.on_data(members),
             PeerInput::Tick => self.on_tick(now),
         }

@@ -14,7 +14,7 @@ use crate::ids::{CallId, Digest, Serial, Tag, Time};
 use crate::planted::{Bug, planted};
 use crate::types::{OpKey, OpKind, ReduceDescriptor};
 use crate::wire::control::{
-    AbortRequest, Done, OpBody, OpName, OpReport, Open, Outcome, SyncPlan, Up, Verdict,
+    AbortRequest, Done, OpBody, OpName, OpReport, Open, Outcome, Stamp, SyncPlan, Up, Verdict,
 };
 use crate::wire::reason::{AbortReason, RequestCause, WaitsIn};
 
@@ -383,7 +383,7 @@ impl Peer {
                 self.ops
                     .attempts
                     .insert(key, op.open.op.attempt.saturating_add(1));
-                self.finish(op, Ok(outcome), false);
+                self.finish(op, Ok(outcome), self.shown.stamp(false));
                 continue;
             }
             self.request_abort(key, RequestCause::TimedOut, now);
@@ -420,8 +420,14 @@ impl Peer {
             let attempt = verdict.op.attempt.saturating_add(1);
             self.ops.attempts.insert(key, attempt);
         }
+        let mut after = self.shown;
         if !commit || key.kind == OpKind::Sync {
-            self.shown.show(&verdict.stamp);
+            after.show(&verdict.stamp);
+        }
+        if key.kind == OpKind::Sync {
+            // Its user waits in the call. That of a collective may come for the result later, and
+            // says so with `PeerInput::Shown`.
+            self.shown = after;
         }
         self.outputs.push_back(PeerOutput::Event(Event::Verdict {
             op: verdict.op,
@@ -434,19 +440,27 @@ impl Peer {
             // Readers are shut out first: no chunk is served after the call has returned.
             self.tell_admitted();
         }
-        self.finish(op, Ok(verdict.outcome), verdict.stamp.pending);
+        self.finish(op, Ok(verdict.outcome), after.stamp(verdict.stamp.pending));
         self.tell_group();
     }
 
     /// Lets the user's call return.
-    pub(super) fn finish(&mut self, op: Operation, outcome: Result<Outcome, Error>, pending: bool) {
+    pub(super) fn finish(&mut self, op: Operation, outcome: Result<Outcome, Error>, stamp: Stamp) {
         self.outputs.push_back(PeerOutput::Finish {
             call: op.call,
             op: op.open.op,
             quoted: op.open.quoted,
             outcome,
-            stamp: self.shown.stamp(pending),
+            stamp,
         });
+    }
+
+    /// A failed collective has returned to its user.
+    pub(super) fn on_shown(&mut self, call: CallId, stamp: &Stamp) {
+        if self.is_member() && call > self.member_since {
+            self.shown.show(stamp);
+            self.tell_group();
+        }
     }
 
     /// Sends what the master does not know of all open uses.

@@ -107,6 +107,7 @@ impl Peer {
         }
         let call = joining.call;
         self.standing = Standing::Member;
+        self.member_since = call;
         self.votes.admitted(name.round);
         self.ops.admitted();
         self.shown.show(stamp);
@@ -211,7 +212,7 @@ impl Peer {
         let open = self.ops.take();
         self.tell_admitted();
         for op in open {
-            self.finish(op, Err(error.clone()), false);
+            self.finish(op, Err(error.clone()), self.shown.stamp(false));
         }
         self.reconcile(now);
         self.tell_group();

@@ -24,6 +24,7 @@ use crate::runtime::randomness;
 use crate::runtime::sync::SyncControl;
 use crate::transport::listener::{Accepted, Listener};
 use crate::types::Attributes;
+use crate::wire::control::Stamp;
 use crate::wire::reason::RequestCause;
 
 /// What a call works on, besides its request.
@@ -48,6 +49,12 @@ pub(super) enum Command {
     },
     /// Give a call up.
     Cancel { call: CallId, cause: RequestCause },
+    /// A collective that failed returns to its user now; answered when that is known.
+    Shown {
+        call: CallId,
+        stamp: Stamp,
+        completer: Completer,
+    },
     /// Give all open calls up.
     CancelAll,
     /// What the user's thread, fetching state, has to say.
@@ -251,6 +258,15 @@ impl Driver {
                 }
             }
             Command::Input(input) => self.input(input),
+            Command::Shown {
+                call,
+                stamp,
+                completer,
+            } => {
+                self.input(PeerInput::Shown { call, stamp });
+                self.show();
+                completer.complete(Ok(Reply::Done));
+            }
             Command::Cancel { call, cause } => self.input(PeerInput::Cancel { call, cause }),
             Command::Call {
                 call,

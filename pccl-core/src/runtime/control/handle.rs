@@ -15,7 +15,7 @@ use crate::membership::peer::{PeerInput, Request};
 use crate::runtime::calls::{self, Signal, Ticket, lock};
 use crate::runtime::events::Subscribers;
 use crate::types::Attributes;
-use crate::wire::control::MemberInfo;
+use crate::wire::control::{MemberInfo, Stamp};
 use crate::wire::reason::RequestCause;
 
 /// What the control thread shows to user threads.
@@ -126,6 +126,21 @@ impl Controls {
             call,
             cause: RequestCause::Cancelled,
         });
+    }
+
+    /// A collective that failed returns to its user: from now on world sizes are those after the
+    /// failure. (Rule 16)
+    pub(crate) fn shown(&self, call: CallId, stamp: Stamp) {
+        let (ticket, completer) = calls::call(Arc::default());
+        let command = Command::Shown {
+            call,
+            stamp,
+            completer,
+        };
+        if self.commands.send(command).is_ok() {
+            // The thread answers at once; if it has ended, the slot is filled all the same.
+            let _ = ticket.wait(None);
+        }
     }
 
     /// Asks for the end of all open calls.

@@ -43,6 +43,8 @@ struct Rig {
     calls: u64,
     lanes: u64,
     events: Vec<Event>,
+    /// Whether the user does not wait in its collectives, and comes for the results later.
+    late: bool,
 }
 
 impl Rig {
@@ -65,6 +67,7 @@ impl Rig {
             calls: 0,
             lanes: 0,
             events: Vec::new(),
+            late: false,
         }
     }
 
@@ -95,6 +98,12 @@ impl Rig {
         self.peer.handle(input, self.now);
         let mut outputs = Vec::new();
         while let Some(output) = self.peer.poll_output() {
+            // A user who waits in the call.
+            if let PeerOutput::Finish { call, stamp, .. } = output
+                && !self.late
+            {
+                self.peer.handle(PeerInput::Shown { call, stamp }, self.now);
+            }
             match output {
                 PeerOutput::Event(event) => self.events.push(event),
                 output => outputs.push(output),

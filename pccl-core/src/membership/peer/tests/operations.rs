@@ -189,6 +189,27 @@ fn a_loss_is_shown_by_the_abort_and_the_doomed_use_is_not_started() {
 }
 
 #[test]
+fn a_failure_is_shown_when_the_user_comes_for_it() {
+    let mut rig = Rig::member(7, &[5, 7, 6]);
+    rig.late = true;
+    let (failed, _) = rig.reduce(1);
+    rig.message(Down::Group(view(2, &RING)));
+    let after = stamp(2, 2, &RING);
+    rig.message(verdict(name(1, 0), 6, abort(), after));
+    // Nobody computes with a world size it has not been shown: this use is doomed.
+    assert_eq!(rig.peer.attributes().group_world_size, 3);
+    let (_, outputs) = rig.reduce(2);
+    assert_eq!(outputs, [open(name(2, 0), 1, serial(6))]);
+    rig.give(PeerInput::Shown {
+        call: failed,
+        stamp: after,
+    });
+    assert_eq!(rig.peer.attributes().group_world_size, 2);
+    let (_, outputs) = rig.reduce(3);
+    assert_eq!(outputs[0], open(name(3, 0), 2, serial(6)));
+}
+
+#[test]
 fn a_use_opened_ahead_of_the_view_starts_when_the_view_comes() {
     let mut rig = Rig::member(7, &[5, 7, 6]);
     rig.reduce(1);

@@ -274,9 +274,15 @@ impl World {
                 self.exchange(op);
             }
             PeerOutput::Finish {
-                call, op, outcome, ..
+                call,
+                op,
+                outcome,
+                stamp,
+                ..
             } => {
                 self.nodes[node].running.remove(&op);
+                let shown = PeerInput::Shown { call, stamp };
+                self.queue.push_back(Delivery::Peer(node, shown));
                 self.returns.insert(call, Return::Operation(outcome));
             }
             PeerOutput::Complete { call, result } => {
