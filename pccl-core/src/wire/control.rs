@@ -315,6 +315,16 @@ pub enum Down {
     },
     /// The receiver is no member any more, or, before its admission, is turned down.
     Evicted(EvictReason),
+    /// A use was not taken up: too many of the group are open or remembered. Its call fails at the
+    /// receiver alone, as if it had not been made. (Rule 2)
+    TooMany {
+        /// Which use.
+        op: OpName,
+        /// As in its [`Open`].
+        quoted: Serial,
+        /// Uses that are open or remembered.
+        held: u32,
+    },
     /// Answers [`Up::Leave`]: lanes may be closed.
     Goodbye,
     /// The master stops in good order; all calls fail. (Rule 17)

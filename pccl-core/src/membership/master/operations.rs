@@ -47,9 +47,12 @@ impl Master {
                 }
                 (use_id, !again && open.epoch != present)
             }
-            // Twice the limit: a correct member keeps open ones and remembered ones below it, each.
+            // Twice the limit: so many open ones, and so many remembered ones. A member cannot know
+            // how many are remembered: that depends on what the others have opened since.
             None if group.uses.held() >= limit => {
-                return self.protocol(id, "more operations than may be open or remembered");
+                let held = group.uses.held() as u32;
+                let (op, quoted) = (open.op, open.quoted);
+                return self.send(id, Down::TooMany { op, quoted, held });
             }
             None => {
                 self.last_use += 1;

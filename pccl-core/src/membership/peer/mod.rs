@@ -278,6 +278,7 @@ impl Peer {
                 stamp,
             } => self.on_failed(vote, reason, &stamp),
             Down::SyncPlan(plan) => self.on_sync_plan(plan),
+            Down::TooMany { op, quoted, held } => self.on_too_many(op, quoted, held),
             Down::Dial { peers } => self.on_dial(peers, now),
             Down::Expect { peers } => self.on_expect(peers, now),
             Down::Evicted(reason) => self.on_evicted(reason, now),

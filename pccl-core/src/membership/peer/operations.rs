@@ -455,6 +455,22 @@ impl Peer {
         });
     }
 
+    /// The master has not taken a use up: it is as if it had not been called here.
+    pub(super) fn on_too_many(&mut self, op: OpName, quoted: Serial, held: u32) {
+        if self.ops.find(op, quoted).is_none() {
+            return;
+        }
+        if let Some(operation) = self.ops.open.remove(&op.key) {
+            let error = UsageError::TooMany {
+                open: held as usize,
+                limit: 2 * MOST_OPERATIONS,
+            };
+            let stamp = self.shown.stamp(false);
+            self.finish(operation, Err(error.into()), stamp);
+            self.tell_admitted();
+        }
+    }
+
     /// A failed collective has returned to its user.
     pub(super) fn on_shown(&mut self, call: CallId, stamp: &Stamp) {
         if self.is_member() && call > self.member_since {

@@ -9,7 +9,7 @@ use crate::types::{OpKey, OpKind, UnanimousCall};
 use crate::wire::control::{
     AbortRequest, ControlHello, Done, Down, OpName, Open, Outcome, Registration, Up, VoteName,
 };
-use crate::wire::reason::{AbortReason, EvictReason, RequestCause, TEXT_LIMIT};
+use crate::wire::reason::{AbortReason, RequestCause, TEXT_LIMIT};
 
 fn last_serial(world: &mut World, id: MemberId) -> Serial {
     let verdicts = world.take(id).into_iter().filter_map(|m| match m {
@@ -68,7 +68,7 @@ fn what_members_write_is_kept_and_passed_on_up_to_a_limit() {
 }
 
 #[test]
-fn remembered_aborts_are_limited_and_who_goes_beyond_is_put_out() {
+fn remembered_aborts_are_limited_and_a_call_beyond_fails_for_its_caller_alone() {
     let (mut world, ids) = World::of(2);
     let limit = world.master.config.limits.uses as u64 * 2;
     for tag in 0..limit {
@@ -79,10 +79,10 @@ fn remembered_aborts_are_limited_and_who_goes_beyond_is_put_out() {
     world.clear();
     world.open(ids[0], limit, 0);
     assert!(matches!(
-        world.evicted(ids[0]),
-        EvictReason::Protocol { .. }
+        world.take(ids[0])[..],
+        [Down::TooMany { held, .. }] if u64::from(held) == limit
     ));
-    assert_eq!(world.ring(0), ids[1..]);
+    assert_eq!(world.ring(0), ids);
 }
 
 #[test]

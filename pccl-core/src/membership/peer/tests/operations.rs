@@ -210,6 +210,25 @@ fn a_failure_is_shown_when_the_user_comes_for_it() {
 }
 
 #[test]
+fn a_use_that_the_master_has_no_room_for_fails_here_alone() {
+    let mut rig = Rig::member(7, &RING);
+    let (call, _) = rig.reduce(1);
+    let (op, quoted) = (name(1, 0), serial(0));
+    let outputs = rig.message(Down::TooMany {
+        op,
+        quoted,
+        held: 2048,
+    });
+    assert!(matches!(
+        &outputs[..],
+        [PeerOutput::Finish { call: ended, outcome: Err(Error::Usage(_)), .. }] if *ended == call
+    ));
+    // As if it had not been called: the next use has the same name.
+    let (_, outputs) = rig.reduce(1);
+    assert_eq!(outputs[0], open(op, 1, serial(0)));
+}
+
+#[test]
 fn a_use_opened_ahead_of_the_view_starts_when_the_view_comes() {
     let mut rig = Rig::member(7, &[5, 7, 6]);
     rig.reduce(1);
