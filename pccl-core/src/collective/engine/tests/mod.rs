@@ -10,4 +10,3 @@ mod lanes;
 mod planted;
 mod reduce;
 mod reference;
-mod throughput;
