@@ -195,6 +195,19 @@ impl PeerNode {
         let Some(mut call) = self.calls.open.remove(&number) else {
             return;
         };
+        // The user comes for the result only now, and is shown the world sizes after a failure.
+        if let (
+            Kind::Reduce(_),
+            Some(Ending::Use {
+                outcome: Ok(Outcome::Abort(_)),
+                stamp,
+                ..
+            }),
+        ) = (call.kind, &call.ending)
+        {
+            let (call, stamp) = (number, *stamp);
+            self.input(core, PeerInput::Shown { call, stamp });
+        }
         let ended = match call.ending.take() {
             Some(Ending::Use { op, outcome, stamp }) => {
                 self.use_ended(core, &mut call, op, outcome, stamp)
