@@ -7,6 +7,7 @@ use super::digest::{CHUNK_BYTES, TensorDigest, chunk_digest, root};
 use crate::error::UsageError;
 use crate::ids::Digest;
 use crate::types::{DataType, StateEntry, StateOffer, SyncStrategy};
+use crate::wire::frame::CONTROL_HELLO_LIMIT;
 use crate::wire::state::KEY_LIMIT;
 
 /// Named tensors and their revision, borrowed for one synchronisation after another.
@@ -15,6 +16,8 @@ pub struct SharedState<'a> {
     /// Revision of the content; a synchronisation sets it to the elected one.
     pub revision: u64,
     tensors: Vec<SharedTensor<'a>>,
+    /// Bytes that the tensors take in the offer to the master.
+    offered: usize,
 }
 
 /// One named tensor.
@@ -41,6 +44,7 @@ impl<'a> SharedState<'a> {
         Self {
             revision,
             tensors: Vec::new(),
+            offered: 0,
         }
     }
 
@@ -62,6 +66,13 @@ impl<'a> SharedState<'a> {
                 key.len()
             )));
         }
+        let offered = self.offered + key.len() + ENTRY_BYTES;
+        if offered > OFFER_LIMIT {
+            return Err(wrong(format!(
+                "with {key:?} the names of the tensors are too long together; the limit is \
+                 {OFFER_LIMIT} bytes, {ENTRY_BYTES} of them for each tensor"
+            )));
+        }
         if !bytes.len().is_multiple_of(data_type.size()) {
             let why = format!("{key:?}: {} bytes are no whole {data_type:?}", bytes.len());
             let name = "bytes";
@@ -79,6 +90,7 @@ impl<'a> SharedState<'a> {
                     bytes,
                 };
                 self.tensors.insert(place, tensor);
+                self.offered = offered;
                 Ok(())
             }
         }
@@ -123,6 +135,13 @@ impl<'a> SharedState<'a> {
         &mut self.tensors
     }
 }
+
+/// Bytes of a tensor in an offer, beside its key: type, count, flag and digest at their longest.
+const ENTRY_BYTES: usize = 40;
+
+/// Bytes of an offer's tensors: a member that comes back in the middle of a synchronisation brings
+/// its offer in its first words, beside some numbers.
+const OFFER_LIMIT: usize = CONTROL_HELLO_LIMIT - 1024;
 
 impl SharedTensor<'_> {
     /// Number of elements.
@@ -254,5 +273,19 @@ mod tests {
         let long = "k".repeat(KEY_LIMIT + 1);
         assert!(state.add(long, DataType::F32, &mut b, false).is_err());
         assert!(state.is_empty());
+    }
+
+    #[test]
+    fn a_state_is_no_larger_than_what_a_member_can_bring_back() {
+        let mut state = SharedState::new(u64::MAX);
+        let key = |i: usize| format!("{i:0width$}", width = KEY_LIMIT);
+        let room = OFFER_LIMIT / (KEY_LIMIT + ENTRY_BYTES);
+        for i in 0..room {
+            state.add(key(i), DataType::F64, &mut [], false).unwrap();
+        }
+        assert!(state.add(key(room), DataType::F64, &mut [], false).is_err());
+        let offer = state.offer(SyncStrategy::EnforcePopular, false).offer;
+        let words = crate::wire::frame::encode(&offer, CONTROL_HELLO_LIMIT).unwrap();
+        assert!(words.len() < CONTROL_HELLO_LIMIT - 512);
     }
 }
