@@ -176,6 +176,15 @@ impl Engine {
         stats
     }
 
+    /// Ends all operations without a result, as at the end of whoever drives this: their buffers are
+    /// as they were.
+    pub fn finish_all(&mut self) {
+        let calls: Vec<CallId> = self.calls.keys().copied().collect();
+        for call in calls {
+            self.finish(call, false);
+        }
+    }
+
     /// Next event, in the order in which they happened.
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()

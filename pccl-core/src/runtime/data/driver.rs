@@ -39,6 +39,8 @@ pub(super) fn run(
         says,
     };
     driver.run();
+    // For calls that nobody has ended: the owner may have panicked.
+    driver.engine.finish_all();
 }
 
 /// The engine, and with it all buffers on loan, goes before the channel by which others learn that

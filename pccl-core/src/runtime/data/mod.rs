@@ -61,7 +61,8 @@ enum Command {
     Shutdown,
 }
 
-/// The thread, as its owner holds it. Dropping it carries out what was asked for, closes the lanes
+/// The thread, as its owner holds it. Dropping it carries out what was asked for, gives all buffers
+/// back (as they were, where nothing was asked for), closes the lanes
 /// and waits for the thread, which blocks nowhere. If the thread panics, its events end, and no
 /// buffer is touched any more from then on.
 #[derive(Debug)]

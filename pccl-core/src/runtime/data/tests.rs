@@ -267,6 +267,23 @@ fn a_lane_that_dies_fails_what_is_on_it_and_buffers_are_restored() {
 }
 
 #[test]
+fn buffers_are_restored_when_the_owner_ends_without_a_word_about_them() {
+    let (mut a, mut b) = (member(1), member(2));
+    let view = group(&[a.id, b.id]);
+    let (listener, address) = listener();
+    connect(&mut a, &mut b, address, &listener);
+    let count = 10_000;
+    let mut buffers = [1, 2].map(|id| OwnedBuffers::in_place(contribution(id, count)));
+    start(&a, &view, 1, &mut buffers[0]);
+    start(&b, &view, 1, &mut buffers[1]);
+    assert_eq!(a.done(1), b.done(1));
+    drop((a.thread, b.thread));
+    for (id, buffers) in [1, 2].into_iter().zip(&buffers) {
+        assert!(buffers.recv() == contribution(id, count));
+    }
+}
+
+#[test]
 fn a_lane_closed_in_good_order_is_orderly_at_both_ends() {
     let (mut a, mut b) = (member(1), member(2));
     let (listener, address) = listener();

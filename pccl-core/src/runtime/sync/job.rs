@@ -81,9 +81,9 @@ pub(crate) fn run(
             reported: false,
             says: &says,
         };
+        // Also when this panics: the scope waits for its threads, which must not wait for more.
+        let _end = End(&fetch, &cancel);
         job.run(early);
-        fetch.end();
-        cancel.end();
     });
     let rx_bytes = fetch.stored.load(Ordering::Relaxed);
     Synchronised {
@@ -91,6 +91,16 @@ pub(crate) fn run(
         rx_bytes,
         revision: Some(task.plan.revision),
         torn: rx_bytes > 0 && !fetch.is_complete(),
+    }
+}
+
+/// Ends all threads of a synchronisation when dropped.
+struct End<'e, 't>(&'e Fetch<'t>, &'e Cancel);
+
+impl Drop for End<'_, '_> {
+    fn drop(&mut self) {
+        self.0.end();
+        self.1.end();
     }
 }
 
