@@ -125,6 +125,9 @@ pub struct PeerConfig {
     /// that a frame's cost is its bytes, small enough that sending, receiving and arithmetic of
     /// neighbouring frames overlap and fit the cache.
     pub segment: u32,
+    /// Threads that compute digests of the shared state at most. Default zero: one per core, up to
+    /// 16; memory is slower than that.
+    pub digest_threads: u16,
 }
 
 impl Default for PeerConfig {
@@ -136,6 +139,7 @@ impl Default for PeerConfig {
             listen: None,
             announce: Vec::new(),
             segment: 256 * 1024,
+            digest_threads: 0,
         }
     }
 }

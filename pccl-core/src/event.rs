@@ -124,6 +124,21 @@ pub enum Event {
         /// The other end.
         b: MemberId,
     },
+    /// A member's state is not the elected one, although it is at the elected revision.
+    Diverged {
+        /// Its group.
+        group: PeerGroup,
+        /// Who.
+        member: MemberId,
+        /// The elected revision.
+        revision: u64,
+        /// Which of its tensors differ; the first few of them.
+        keys: Vec<String>,
+        /// Who holds the elected content; the first few of them.
+        holders: Vec<MemberId>,
+        /// Revision of the last synchronisation of the group: then all were the same.
+        since: u64,
+    },
     /// The clock of this process jumped: it was stopped, swapped out, or asleep. (Rule 14)
     Stalled {
         /// By how much, in milliseconds.
@@ -176,6 +191,20 @@ impl fmt::Display for Event {
                 write!(f, "{from} cannot dial {to}: {cause}")
             }
             Self::EdgeBroken { a, b } => write!(f, "{a} and {b} cannot exchange data"),
+            Self::Diverged {
+                group,
+                member,
+                revision,
+                keys,
+                holders,
+                since,
+            } => {
+                write!(
+                    f,
+                    "group {group}: at revision {revision} the tensors {keys:?} of {member} are \
+                     not those of {holders:?}; at revision {since} all were the same"
+                )
+            }
             Self::Stalled { gap_ms } => write!(
                 f,
                 "this process stood still for {gap_ms} ms; deadlines start anew"

@@ -107,8 +107,9 @@ pub mod types;
 pub mod wire;
 
 pub use api::{
-    AsyncReduce, Begin, CallHandle, CallOptions, Communicator, Element, Master, Member, OpHandle,
-    ReduceInfo, ReduceRequest, SyncInfo, master_status,
+    AsyncReduce, Begin, CallHandle, CallOptions, Communicator, Divergence, Element, Master, Member,
+    OpHandle, ReduceInfo, ReduceRequest, SyncInfo, master_status,
 };
 pub use runtime::events::EventStream;
+pub use runtime::sync::SyncProgress;
 pub use state::shared::SharedState;

@@ -3,9 +3,9 @@
 
 mod support;
 
-use pccl_core::SharedState;
 use pccl_core::types::{DataType, SyncStrategy};
-use support::state::{State, add, members, members_of, moved, succeeded, sync, told};
+use pccl_core::{Divergence, SharedState};
+use support::state::{State, add, assert_quiet, members, members_of, moved, succeeded, sync, told};
 use support::{each, within_limit};
 
 const ENFORCE: SyncStrategy = SyncStrategy::EnforcePopular;
@@ -185,18 +185,41 @@ fn an_empty_group_forgets_its_revision() {
 }
 
 #[test]
-fn one_bit_flipped_at_one_member_costs_one_chunk() {
+fn one_bit_flipped_at_one_member_is_named_and_costs_one_chunk() {
     within_limit(|| {
         let (_master, members) = members(3);
         let content: Vec<u8> = (0..5 << 20).map(|n: u32| (n / 64) as u8).collect();
-        let state = || State {
-            tensors: vec![("w".into(), content.clone())],
-            ..State::simple(0)
+        let state = |revision| State {
+            tensors: vec![("bias".into(), vec![1; 8]), ("w".into(), content.clone())],
+            ..State::simple(0).at(revision)
         };
-        let mut states = [state(), state(), state()];
-        states[2].tensors[0].1[(3 << 20) + 77] ^= 4;
-        let moved = moved(&sync(&members, &mut states));
-        assert_eq!(moved[2], (0, 1 << 20));
-        assert!(states[2] == state());
+        assert_quiet(&sync(&members, &mut [state(4), state(4), state(4)]));
+        let mut states = [state(5), state(5), state(5)];
+        states[2].tensors[1].1[(3 << 20) + 77] ^= 4;
+        let results = sync(&members, &mut states);
+        assert!(states[2] == state(5));
+        let infos: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+        assert!(infos[..2].iter().all(|info| info.divergences.is_empty()));
+        let ids = |n: &[usize]| -> Vec<_> {
+            let ids = n.iter().map(|n| members[*n].member_id().unwrap());
+            ids.collect()
+        };
+        let divergence = Divergence {
+            key: "w".into(),
+            bytes: (3 << 20) + 77..(3 << 20) + 78,
+            holders: ids(&[0, 1]),
+            since: Some(4),
+        };
+        assert_eq!(infos[2].divergences, std::slice::from_ref(&divergence));
+        assert!(
+            divergence
+                .to_string()
+                .contains("at revision 4 all were the same")
+        );
+        assert_eq!(infos[2].rx_bytes, 1 << 20);
+        let [(source, bytes)] = infos[2].sources[..] else {
+            panic!("{infos:?}");
+        };
+        assert!(ids(&[0, 1]).contains(&source) && bytes == 1 << 20);
     });
 }

@@ -1,6 +1,6 @@
 //! A peer of a run.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use crate::membership::peer::Request;
 use crate::runtime::calls::{Reply, Signal, Ticket};
 use crate::runtime::control::{ControlThread, Work};
 use crate::runtime::events::EventStream;
+use crate::runtime::sync::Watch;
 use crate::types::{Attributes, UnanimousCall};
 
 /// A peer: one member of a run, or somebody who may become one.
@@ -26,19 +27,26 @@ pub struct Communicator {
     pub(super) control: ControlThread,
     /// Synchronisations that threads are in, so that they can be given up. One at most is open;
     /// others are about to be refused.
-    pub(super) syncing: Mutex<BTreeSet<CallId>>,
+    pub(super) syncing: Mutex<BTreeMap<CallId, Arc<Watch>>>,
     /// Revision of the state that a broken fetch has left torn. (Rule 22)
     pub(super) torn: Mutex<Option<u64>>,
+    /// Revision of the last synchronisation that succeeded.
+    pub(super) agreed: Mutex<Option<u64>>,
+    /// Most threads that compute digests.
+    pub(super) digest_threads: u16,
 }
 
 impl Communicator {
     /// A peer that knows where its master is (`host:port`, `address:port` or `[address]:port`).
     /// Looks nothing up and dials nobody before [`Communicator::connect`].
     pub fn new(master: &str, config: PeerConfig) -> Result<Self> {
+        let digest_threads = config.digest_threads;
         Ok(Self {
             control: ControlThread::start(master.to_owned(), config)?,
             syncing: Mutex::default(),
             torn: Mutex::default(),
+            agreed: Mutex::default(),
+            digest_threads,
         })
     }
 

@@ -16,4 +16,4 @@ pub use handle::{AsyncReduce, OpHandle};
 pub use master::{Master, master_status};
 pub use options::{CallOptions, Member, ReduceInfo};
 pub use retry::ReduceRequest;
-pub use sync::SyncInfo;
+pub use sync::{Divergence, SyncInfo};

@@ -1,17 +1,22 @@
 //! Synchronisation of the shared state.
 
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
 use super::communicator::{Communicator, own_signal, unexpected, waited};
 use super::options::CallOptions;
 use crate::error::Result;
+use crate::ids::MemberId;
 use crate::membership::peer::Request;
 use crate::runtime::calls::{Reply, lock};
 use crate::runtime::control::Work;
-use crate::runtime::sync;
+use crate::runtime::sync::{self, SyncProgress, Synchronised, Watch};
 use crate::state::shared::SharedState;
 use crate::types::SyncStrategy;
 
 /// What a synchronisation moved.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct SyncInfo {
     /// Bytes of content given to other members.
     pub tx_bytes: u64,
@@ -19,6 +24,40 @@ pub struct SyncInfo {
     pub rx_bytes: u64,
     /// Revision of the state now.
     pub revision: u64,
+    /// Who gave how many of the bytes fetched.
+    pub sources: Vec<(MemberId, u64)>,
+    /// Tensors of this member that differed from the elected ones although it was at the elected
+    /// revision: computation, memory or a program has gone wrong somewhere.
+    pub divergences: Vec<Divergence>,
+}
+
+/// A tensor whose content was not that of the others, at the same revision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Divergence {
+    /// Which tensor.
+    pub key: String,
+    /// From the first to behind the last byte that differed.
+    pub bytes: Range<u64>,
+    /// Who held the elected content.
+    pub holders: Vec<MemberId>,
+    /// Revision at which this member last had the same state as the others; none if this was its
+    /// first synchronisation.
+    pub since: Option<u64>,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.bytes;
+        write!(
+            f,
+            "the tensor {:?} differed in bytes {start}..{end} from that of {:?}",
+            self.key, self.holders
+        )?;
+        match self.since {
+            Some(revision) => write!(f, "; at revision {revision} all were the same"),
+            None => f.write_str("; this was the first synchronisation here"),
+        }
+    }
 }
 
 impl Communicator {
@@ -41,9 +80,16 @@ impl Communicator {
     /// Gives up the synchronisation that another thread is in, if there is one: asks for its end,
     /// for all members. Returns at once; the other thread's call returns with the verdict.
     pub fn cancel_sync(&self) {
-        for call in &*lock(&self.syncing) {
+        for call in lock(&self.syncing).keys() {
             self.control.controls().cancel(*call);
         }
+    }
+
+    /// How far the synchronisation that another thread is in has come with what it fetches; none
+    /// if there is none, or it is not known yet what to fetch.
+    pub fn sync_progress(&self) -> Option<SyncProgress> {
+        let syncing = lock(&self.syncing);
+        syncing.values().find_map(|watch| watch.progress())
     }
 
     /// As [`Communicator::sync_shared_state`].
@@ -55,9 +101,10 @@ impl Communicator {
     ) -> Result<SyncInfo> {
         // A raised revision says that the user has put the content right.
         let torn = lock(&self.torn).is_some_and(|revision| state.revision <= revision);
-        let offered = state.offer(strategy, torn);
+        let offered = state.offer(strategy, torn, self.digest_threads);
         let (control, orders) = sync::pair();
         let controls = self.control.controls();
+        let watch = Arc::new(Watch::default());
         let (call, ticket) = {
             // Under the lock, so that whoever learns of this call can cancel it.
             let mut syncing = lock(&self.syncing);
@@ -67,16 +114,25 @@ impl Communicator {
                 Work::Sync(control),
                 own_signal(),
             );
-            syncing.insert(call);
+            syncing.insert(call, watch.clone());
             (call, ticket)
         };
         let says = |input| controls.input(input);
-        let done: sync::Synchronised =
-            sync::run(state.tensors_mut(), &offered.digests, orders, says);
+        let revision = state.revision;
+        let done: Synchronised = sync::run(
+            state.tensors_mut(),
+            &offered.digests,
+            revision,
+            &watch,
+            orders,
+            says,
+        );
         let result = waited(ticket.wait(None));
         lock(&self.syncing).remove(&call);
+        let divergences = self.divergences(&done, revision);
         if result.is_ok() {
             *lock(&self.torn) = None;
+            *lock(&self.agreed) = done.revision;
         } else if done.torn {
             *lock(&self.torn) = Some(state.revision);
         }
@@ -87,9 +143,38 @@ impl Communicator {
                     tx_bytes: done.tx_bytes,
                     rx_bytes: done.rx_bytes,
                     revision: state.revision,
+                    sources: done.sources,
+                    divergences,
                 })
             }
             other => Err(unexpected(other)),
         }
     }
+
+    /// What differed and should not have, as it is told; also logged.
+    fn divergences(&self, done: &Synchronised, revision: u64) -> Vec<Divergence> {
+        let since = *lock(&self.agreed);
+        let told = done.differences.iter().map(|difference| Divergence {
+            key: difference.key.clone(),
+            bytes: difference.bytes.clone(),
+            holders: difference.holders.clone(),
+            since,
+        });
+        let told: Vec<Divergence> = told.collect();
+        if since.is_none() {
+            // Members that have just begun may well begin differently.
+            return told;
+        }
+        for divergence in told.iter().take(LOGGED) {
+            tracing::warn!(target: "pccl::peer", revision, "state diverged: {divergence}");
+        }
+        if told.len() > LOGGED {
+            let more = told.len() - LOGGED;
+            tracing::warn!(target: "pccl::peer", revision, more, "and more tensors diverged");
+        }
+        told
+    }
 }
+
+/// Tensors named in the log of one synchronisation: enough to see which part of a model it is.
+const LOGGED: usize = 16;

@@ -41,6 +41,7 @@ fn weight(event: &Event) -> Weight {
         | Event::Waiting { .. }
         | Event::CannotDial { .. }
         | Event::EdgeBroken { .. }
+        | Event::Diverged { .. }
         | Event::Stalled { .. } => Weight::Trouble,
         Event::Registered { .. }
         | Event::Admitted { .. }

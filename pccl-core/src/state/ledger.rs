@@ -114,14 +114,15 @@ impl Ledger {
         if finished { Step::Finished } else { Step::Wait }
     }
 
-    /// A page of digests came from a seeder. An error says why it is of no use; the seeder is to
+    /// A page of digests came from a seeder. Returns how many of the tensor's chunks turn out to be
+    /// right already, once the list is whole. An error says why it is of no use; the seeder is to
     /// be given up.
     pub fn listed(
         &mut self,
         seeder: MemberId,
         tensor: usize,
         page: &[Digest],
-    ) -> Result<(), String> {
+    ) -> Result<u64, String> {
         match self.tensors.get_mut(tensor) {
             Some(tensor) => tensor.listed(seeder, page),
             None => Err("digests of a tensor that nobody asked for".into()),
@@ -234,7 +235,7 @@ impl Tensor {
         }
     }
 
-    fn listed(&mut self, seeder: MemberId, page: &[Digest]) -> Result<(), String> {
+    fn listed(&mut self, seeder: MemberId, page: &[Digest]) -> Result<u64, String> {
         let List::Coming(from, digests, under_way) = &mut self.list else {
             return Err("digests that nobody asked for".into());
         };
@@ -248,7 +249,7 @@ impl Tensor {
         *under_way = false;
         digests.extend_from_slice(page);
         if (digests.len() as u64) < self.chunks {
-            return Ok(());
+            return Ok(0);
         }
         let Wanted {
             data_type,
@@ -260,13 +261,16 @@ impl Tensor {
             return Err("its digests of chunks are not those of the elected content".into());
         }
         let digests = std::mem::take(digests);
+        let mut right = 0;
         for (chunk, digest) in digests.iter().enumerate() {
-            if self.wanted.own.get(chunk) != Some(digest) {
+            if self.wanted.own.get(chunk) == Some(digest) {
+                right += 1;
+            } else {
                 add(&mut self.open, chunk as u64);
             }
         }
         self.list = List::Known(digests);
-        Ok(())
+        Ok(right)
     }
 
     fn check(&self, chunk: u64, digest: Digest) -> bool {

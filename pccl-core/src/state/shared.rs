@@ -106,9 +106,10 @@ impl<'a> SharedState<'a> {
         self.tensors.is_empty()
     }
 
-    /// Computes all digests, on as many threads as the machine has and the content is worth.
-    pub(crate) fn offer(&self, strategy: SyncStrategy, torn: bool) -> Offered {
-        let digests = digest_all(&self.tensors);
+    /// Computes all digests, on as many threads as the machine has and the content is worth, and no
+    /// more than `threads` if that is not zero.
+    pub(crate) fn offer(&self, strategy: SyncStrategy, torn: bool, threads: u16) -> Offered {
+        let digests = digest_all(&self.tensors, threads);
         let entries = self
             .tensors
             .iter()
@@ -151,16 +152,17 @@ impl SharedTensor<'_> {
 }
 
 /// Digests of all tensors, by tensor.
-fn digest_all(tensors: &[SharedTensor<'_>]) -> Vec<TensorDigest> {
+fn digest_all(tensors: &[SharedTensor<'_>], most: u16) -> Vec<TensorDigest> {
     let chunks: Vec<&[u8]> = tensors
         .iter()
         .flat_map(|t| t.bytes.chunks(CHUNK_BYTES as usize))
         .collect();
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = cores
-        .min(THREADS)
-        .min(chunks.len() / CHUNKS_PER_THREAD)
-        .max(1);
+    let allowed = match most {
+        0 => cores.min(THREADS),
+        most => usize::from(most),
+    };
+    let threads = allowed.min(chunks.len() / CHUNKS_PER_THREAD).max(1);
     let next = AtomicUsize::new(0);
     // Threads take one chunk after the other: none waits for another that the system holds up.
     let work = || {
@@ -206,7 +208,8 @@ fn take<'c>(next: &AtomicUsize, chunks: &[&'c [u8]]) -> Option<(usize, &'c [u8])
     chunks.get(index).map(|chunk| (index, *chunk))
 }
 
-/// Threads that share the work at most: with more, the memory is the limit.
+/// Threads that share the work at most, unless more are asked for: with more, the memory is the
+/// limit.
 const THREADS: usize = 16;
 
 /// Chunks from which on another thread is worth its start.
@@ -240,7 +243,11 @@ mod tests {
             let key = format!("t{i}");
             state.add(key, DataType::F32, buffer, false).unwrap();
         }
-        let offered = state.offer(SyncStrategy::EnforcePopular, false);
+        for threads in [1, 3] {
+            let offered = state.offer(SyncStrategy::EnforcePopular, false, threads);
+            assert_eq!(offered.digests, expected);
+        }
+        let offered = state.offer(SyncStrategy::EnforcePopular, false, 0);
         assert_eq!(offered.digests, expected);
         assert!(offered.offer.is_canonical());
         assert_eq!(offered.offer.revision, 3);
@@ -259,7 +266,7 @@ mod tests {
             twice,
             Err(UsageError::Argument { name: "key", .. })
         ));
-        let offer = state.offer(SyncStrategy::ReceiveOnly, true).offer;
+        let offer = state.offer(SyncStrategy::ReceiveOnly, true, 0).offer;
         let keys: Vec<_> = offer.entries.iter().map(|e| e.key.as_str()).collect();
         assert_eq!(keys, ["a", "b"]);
         assert!(offer.torn && state.len() == 2 && !state.is_empty());

@@ -134,6 +134,11 @@ pub(crate) fn add(members: &mut Vec<Communicator>, address: &str, group: u32) {
         group: PeerGroup(group),
         ..PeerConfig::default()
     };
+    add_with(members, address, config);
+}
+
+/// One more member joins, with these settings.
+pub(crate) fn add_with(members: &mut Vec<Communicator>, address: &str, config: PeerConfig) {
     let newcomer = Communicator::new(address, config).unwrap();
     std::thread::scope(|scope| {
         let joining = scope.spawn(|| newcomer.connect(None).unwrap());

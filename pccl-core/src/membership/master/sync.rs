@@ -5,11 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Master;
 use super::loss::Departure;
 use super::uses::{Content, UseId};
+use crate::event::Event;
 use crate::ids::{MemberId, PeerGroup, Token};
 use crate::state::election::{Election, SyncVerdict, elect};
 use crate::types::StateOffer;
 use crate::wire::control::{Down, FetchEntry, SyncPlan};
 use crate::wire::reason::{AbortReason, EvictReason, LossCause};
+
+/// Tensors named when a member's state has diverged.
+const KEYS_NAMED: usize = 8;
 
 /// Most different reasons that an abort quotes when no state can be elected.
 const REASONS_QUOTED: usize = 8;
@@ -62,7 +66,11 @@ impl Master {
             let what = quoted(&election.verdicts);
             return self.abort(number, use_id, AbortReason::State { what });
         };
+        let diverged = diverged(number, group.expected_revision, revision, offers, &election);
         let (plans, failing) = self.plans(number, use_id, revision, election);
+        for event in diverged {
+            self.event(event);
+        }
         for (id, plan) in &plans {
             self.send(*id, Down::SyncPlan(plan.clone()));
         }
@@ -204,6 +212,39 @@ impl Master {
         }
         (plans, failing)
     }
+}
+
+/// Members whose content differs from the elected one, and should not: not in the first
+/// synchronisation, to which everybody may come with something else.
+fn diverged(
+    group: PeerGroup,
+    expected: Option<u64>,
+    revision: u64,
+    offers: &BTreeMap<MemberId, StateOffer>,
+    election: &Election,
+) -> Vec<Event> {
+    let Some(since) = expected.and_then(|next| next.checked_sub(1)) else {
+        return Vec::new();
+    };
+    let holders = super::few(election.seeders.iter().copied());
+    let event = |(id, verdict): (&MemberId, &SyncVerdict)| {
+        let SyncVerdict::Fetch { keys, .. } = verdict else {
+            return None;
+        };
+        let offer = offers.get(id)?;
+        let equal = keys.iter().filter(|entry| entry.digest.is_some());
+        let keys: Vec<String> = equal.take(KEYS_NAMED).map(|e| e.key.clone()).collect();
+        let odd = offer.revision == revision && !offer.torn && !keys.is_empty();
+        odd.then(|| Event::Diverged {
+            group,
+            member: *id,
+            revision,
+            keys,
+            holders: holders.clone(),
+            since,
+        })
+    };
+    election.verdicts.iter().filter_map(event).collect()
 }
 
 /// Why nobody's state can be elected, once per reason.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::Task;
 use super::cancel::Cancel;
 use super::framed::Framed;
+use super::progress::Watch;
 use crate::ids::{Digest, MemberId};
 use crate::state::digest::{CHUNK_BYTES, chunk_digest};
 use crate::state::ledger::{Ledger, Step};
@@ -25,8 +26,10 @@ pub(super) struct Fetch<'t> {
     changed: Condvar,
     /// By tensor: its key, and its chunks as they lie in memory.
     tensors: Vec<Place<'t>>,
-    /// Bytes of chunks that came, were right, and are in their place.
-    pub(super) stored: AtomicU64,
+    watch: &'t Watch,
+    /// Whether it is of interest where content differs: that of members that should have had the
+    /// same.
+    compares: bool,
 }
 
 /// Where a tensor's chunks go. The ledger gives a chunk to one thread at a time; the locks, which
@@ -44,7 +47,13 @@ struct Progress {
 
 impl<'t> Fetch<'t> {
     /// `tensors` are those of the ledger, in its order.
-    pub(super) fn new(ledger: Ledger, tensors: Vec<Place<'t>>) -> Self {
+    pub(super) fn new(
+        ledger: Ledger,
+        tensors: Vec<Place<'t>>,
+        watch: &'t Watch,
+        compares: bool,
+    ) -> Self {
+        watch.begin(tensors.iter().map(|t| t.bytes as u64).sum());
         Self {
             progress: Mutex::new(Progress {
                 ledger,
@@ -52,7 +61,8 @@ impl<'t> Fetch<'t> {
             }),
             changed: Condvar::new(),
             tensors,
-            stored: AtomicU64::new(0),
+            watch,
+            compares,
         }
     }
 
@@ -110,7 +120,7 @@ impl<'t> Fetch<'t> {
         }
     }
 
-    fn key(&self, tensor: usize) -> String {
+    pub(super) fn key(&self, tensor: usize) -> String {
         self.tensors.get(tensor).map_or("", |t| t.key).to_owned()
     }
 }
@@ -235,7 +245,9 @@ impl Fetcher<'_, '_> {
             Step::List { tensor, .. } => match self.reply()? {
                 StateReply::Digests(page) => {
                     let seeder = self.seeder;
-                    self.fetch.update(|l| l.listed(seeder, tensor, &page))
+                    let right = self.fetch.update(|l| l.listed(seeder, tensor, &page))?;
+                    self.fetch.watch.right(right.saturating_mul(CHUNK_BYTES));
+                    Ok(())
                 }
                 other => Err(unexpected(&other)),
             },
@@ -274,10 +286,16 @@ impl Fetcher<'_, '_> {
             let key = self.fetch.key(tensor);
             return Err(format!("chunk {chunk} of {key:?} is not what it has to be"));
         }
+        let differed = match self.fetch.compares {
+            true => differing(place.as_ref(), scratch).map(|range| {
+                let start = chunk * CHUNK_BYTES;
+                start + range.start as u64..start + range.end as u64
+            }),
+            false => None,
+        };
         place.copy_from_slice(scratch);
-        self.fetch
-            .stored
-            .fetch_add(length as u64, Ordering::Relaxed);
+        let watch = self.fetch.watch;
+        watch.stored(self.seeder, length as u64, tensor, differed);
         self.fetch.update(|ledger| ledger.stored(tensor, chunk));
         Ok(())
     }
@@ -289,6 +307,14 @@ impl Fetcher<'_, '_> {
             None => Err("it closed the connection".into()),
         }
     }
+}
+
+/// From the first to behind the last byte in which two contents of one length differ.
+fn differing(a: &[u8], b: &[u8]) -> Option<Range<usize>> {
+    let differs = |(a, b): (&u8, &u8)| a != b;
+    let first = a.iter().zip(b).position(differs)?;
+    let last = a.iter().zip(b).rposition(differs)?;
+    Some(first..last + 1)
 }
 
 fn unexpected(reply: &StateReply) -> String {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -12,7 +13,7 @@ use super::cancel::Cancel;
 use super::fetch::{Fetch, Place, fetch};
 use super::seeders::Seeders;
 use super::serve::{Given, Seed, serve};
-use super::{Message, SyncOrders, Task};
+use super::{Message, SyncOrders, Task, Watch};
 use crate::ids::{Digest, MemberId};
 use crate::membership::peer::PeerInput;
 use crate::state::digest::{CHUNK_BYTES, TensorDigest, state_digest};
@@ -23,7 +24,7 @@ use crate::wire::reason::RequestCause;
 use crate::wire::state::CHUNKS_PER_REQUEST;
 
 /// What a synchronisation has done to the own state, whatever the verdict.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Synchronised {
     /// Bytes of content given to others.
     pub(crate) tx_bytes: u64,
@@ -33,13 +34,30 @@ pub(crate) struct Synchronised {
     pub(crate) revision: Option<u64>,
     /// Whether a fetch broke off: the content may be that of two revisions. (Rule 22)
     pub(crate) torn: bool,
+    /// Who gave how many of the bytes fetched.
+    pub(crate) sources: Vec<(MemberId, u64)>,
+    /// Tensors that were not the elected ones although the revision was.
+    pub(crate) differences: Vec<Difference>,
+}
+
+/// A tensor that should have been that of the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Difference {
+    pub(crate) key: String,
+    /// From the first to behind the last byte that differed.
+    pub(crate) bytes: Range<u64>,
+    /// Who had the other content.
+    pub(crate) holders: Vec<MemberId>,
 }
 
 /// Carries a plan out, and serves others, until the control thread ends it. `digests` are those
-/// that the offer was made from, by tensor. `says` takes what the peer machine must know.
+/// that the offer of `revision` was made from, by tensor. `says` takes what the peer machine must
+/// know.
 pub(crate) fn run(
     tensors: &mut [SharedTensor<'_>],
     digests: &[TensorDigest],
+    revision: u64,
+    watch: &Watch,
     orders: SyncOrders,
     says: impl Fn(PeerInput),
 ) -> Synchronised {
@@ -60,7 +78,11 @@ pub(crate) fn run(
             return Synchronised::default();
         }
     };
-    let fetch = Fetch::new(Ledger::new(parts.wanted), parts.places);
+    // What differs at an old revision, or where members may differ, is no surprise.
+    let same = revision == task.plan.revision;
+    let equal: Vec<bool> = parts.wanted.iter().map(|w| w.expected.is_some()).collect();
+    let ledger = Ledger::new(parts.wanted);
+    let fetch = Fetch::new(ledger, parts.places, watch, same);
     let seed = Seed {
         op: task.plan.op,
         tensors: parts.given,
@@ -85,12 +107,23 @@ pub(crate) fn run(
         let _end = End(&fetch, &cancel);
         job.run(early);
     });
-    let rx_bytes = fetch.stored.load(Ordering::Relaxed);
+    let rx_bytes = watch.fetched();
+    let holders: Vec<MemberId> = task.plan.seeders.iter().map(|s| s.id).collect();
+    let differing = watch.differing().into_iter();
+    let differing = differing.filter(|(tensor, _)| equal.get(*tensor) == Some(&true));
     Synchronised {
         tx_bytes: seed.sent.load(Ordering::Relaxed),
         rx_bytes,
         revision: Some(task.plan.revision),
         torn: rx_bytes > 0 && !fetch.is_complete(),
+        sources: watch.sources(),
+        differences: differing
+            .map(|(tensor, bytes)| Difference {
+                key: fetch.key(tensor),
+                bytes,
+                holders: holders.clone(),
+            })
+            .collect(),
     }
 }
 

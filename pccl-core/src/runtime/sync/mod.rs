@@ -9,6 +9,7 @@ mod cancel;
 mod fetch;
 mod framed;
 mod job;
+mod progress;
 mod seeders;
 mod serve;
 
@@ -21,6 +22,8 @@ use crate::transport::slots::Slot;
 use crate::wire::control::SyncPlan;
 
 pub(crate) use job::{Synchronised, run};
+pub use progress::SyncProgress;
+pub(crate) use progress::Watch;
 
 /// What to do, and as whom.
 #[derive(Clone, Debug)]

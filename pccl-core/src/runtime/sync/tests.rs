@@ -69,14 +69,15 @@ fn member(id: u64, mut tensors: Tensors, spoil: fn(&mut Tensors)) -> Member {
     let (control, orders) = pair();
     let (address, stop) = listen(id, control.messages.clone());
     let digests = with_state(&mut tensors, |state| {
-        state.offer(SyncStrategy::EnforcePopular, false).digests
+        state.offer(SyncStrategy::EnforcePopular, false, 0).digests
     });
     spoil(&mut tensors);
     let (says, said) = channel();
     let taken = digests.clone();
     let user = std::thread::spawn(move || {
         let done = with_state(&mut tensors, |state| {
-            run(state.tensors_mut(), &taken, orders, |input| {
+            let watch = Watch::default();
+            run(state.tensors_mut(), &taken, 7, &watch, orders, |input| {
                 let _ = says.send(input);
             })
         });

@@ -1,6 +1,7 @@
 //! Synchronisations. (Rules 21, 22)
 
 use super::harness::*;
+use crate::event::Event;
 use crate::ids::{Digest, Epoch, MemberId, Serial};
 use crate::types::{DataType, OpKey, OpKind, StateEntry, StateOffer, SyncStrategy};
 use crate::wire::control::{
@@ -110,6 +111,42 @@ fn the_outdated_fetch_from_the_up_to_date_and_the_revision_is_counted() {
         "of the group without the one that failed"
     );
     assert_eq!(verdict.stamp.attributes.group_world_size, 2);
+}
+
+#[test]
+fn who_differs_at_the_same_revision_is_named_from_the_second_time_on() {
+    let (mut world, ids) = World::of(3);
+    let mut quoted = Serial::default();
+    for revision in 4..6 {
+        world.clear();
+        for (id, digest) in ids.iter().zip([7, 7, 9]) {
+            let open = Open {
+                quoted,
+                ..message(&world, 0, offer(revision, digest))
+            };
+            world.up(*id, Up::Open(open));
+        }
+        let diverged = world.events.iter().filter_map(|event| match event {
+            Event::Diverged {
+                member,
+                keys,
+                holders,
+                since,
+                ..
+            } => Some((*member, keys.clone(), holders.clone(), *since)),
+            _ => None,
+        });
+        let expected = match revision {
+            4 => vec![],
+            _ => vec![(ids[2], vec!["w".to_owned()], ids[..2].to_vec(), 4)],
+        };
+        assert_eq!(diverged.collect::<Vec<_>>(), expected);
+        world.clear();
+        for id in &ids {
+            finish(&mut world, *id, quoted);
+        }
+        quoted = world.verdict(ids[0]).serial;
+    }
 }
 
 #[test]

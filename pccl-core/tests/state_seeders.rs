@@ -1,0 +1,134 @@
+//! A joiner and its seeders, over paths that are slow enough to see what happens in the middle.
+#![cfg(feature = "testing")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::net::TcpListener;
+
+use pccl_core::config::PeerConfig;
+use pccl_core::testing::{Relay, Rules};
+use pccl_core::{Communicator, Master, SyncProgress};
+use support::state::{State, add, add_with};
+use support::{master, within_limit};
+
+const SIZE: usize = 24 << 20;
+
+fn state(value: u8) -> State {
+    State {
+        tensors: vec![("w".into(), vec![value; SIZE])],
+        ..State::simple(0)
+    }
+}
+
+/// Members that others reach by a slow path, and one more.
+fn behind_relays(seeders: usize) -> (Master, Vec<Communicator>, Vec<Relay>) {
+    let (master, address) = master();
+    let mut relays = Vec::new();
+    let mut members = Vec::new();
+    for _ in 0..seeders {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listen = free.local_addr().unwrap();
+        drop(free);
+        let relay = Relay::start(listen).unwrap();
+        let config = PeerConfig {
+            listen: Some(listen),
+            announce: vec![relay.address()],
+            ..PeerConfig::default()
+        };
+        add_with(&mut members, &address, config);
+        relays.push(relay);
+    }
+    add(&mut members, &address, 0);
+    for relay in &relays {
+        relay.set(Rules {
+            rate: Some(10 << 20),
+            ..Rules::default()
+        });
+    }
+    (master, members, relays)
+}
+
+#[test]
+fn seeders_that_die_half_way_cost_their_chunks_only() {
+    within_limit(|| {
+        let (_master, members, _relays) = behind_relays(3);
+        std::thread::scope(|scope| {
+            let seeders: Vec<_> = members[..3]
+                .iter()
+                .map(|member| scope.spawn(move || state(1).at(7).sync(member)))
+                .collect();
+            let joiner = &members[3];
+            let joining = scope.spawn(move || {
+                let mut state = state(0);
+                (state.sync(joiner), state)
+            });
+            let begun = |p: SyncProgress| p.total == SIZE as u64 && p.fetched >= p.total / 4;
+            while !joiner.sync_progress().is_some_and(begun) {
+                std::thread::yield_now();
+            }
+            let progress = joiner.sync_progress().unwrap();
+            assert!(progress.rate() > 0.0 && progress.time_left().is_some());
+            members[0].abandon();
+            members[1].abandon();
+            let (result, state) = joining.join().unwrap();
+            let info = result.unwrap();
+            assert_eq!((info.rx_bytes, info.revision), (SIZE as u64, 7));
+            assert_eq!(state.value(0), 1);
+            let given: u64 = info.sources.iter().map(|(_, bytes)| bytes).sum();
+            assert_eq!(given, SIZE as u64);
+            // Nothing that the dead ones had given was fetched again.
+            let results: Vec<_> = seeders.into_iter().map(|s| s.join().unwrap()).collect();
+            assert!(results[0].is_err() && results[1].is_err());
+            let sent = results[2].as_ref().unwrap().tx_bytes;
+            assert!(sent < SIZE as u64, "{info:?}");
+        });
+        let sizes = members[2..].iter().map(|m| m.attributes().group_world_size);
+        assert_eq!(sizes.collect::<Vec<_>>(), [2, 2]);
+    });
+}
+
+#[test]
+fn a_fetch_whose_only_seeder_dies_goes_on_in_the_next_synchronisation() {
+    within_limit(|| {
+        let (master, mut members, relays) = behind_relays(1);
+        let (seeder, joiner) = (&members[0], &members[1]);
+        let (torn, fetched) = std::thread::scope(|scope| {
+            let seeding = scope.spawn(move || state(1).at(7).sync(seeder));
+            let joining = scope.spawn(move || {
+                let mut state = state(0);
+                (state.sync(joiner), state)
+            });
+            let begun = |p: SyncProgress| p.fetched >= p.total / 4;
+            let mut fetched = 0;
+            while fetched == 0 {
+                let progress = joiner.sync_progress().filter(|p| begun(*p));
+                fetched = progress.map_or(0, |p| p.fetched);
+                std::thread::yield_now();
+            }
+            seeder.abandon();
+            seeding.join().unwrap().unwrap_err();
+            let (result, state) = joining.join().unwrap();
+            result.unwrap_err();
+            (state, fetched)
+        });
+        drop(relays);
+        // Whole chunks of the new content lie there. Another member comes with all of it.
+        members.remove(0);
+        if members[0].member_id().is_none() {
+            members[0].connect(None).unwrap();
+        }
+        add(&mut members, &master.local_addr().to_string(), 0);
+        let mut torn = torn;
+        let mut whole = state(1).at(7);
+        let info = std::thread::scope(|scope| {
+            let (joiner, seeder) = (&members[0], &members[1]);
+            let seeding = scope.spawn(|| whole.sync(seeder));
+            let info = torn.sync(joiner).unwrap();
+            seeding.join().unwrap().unwrap();
+            info
+        });
+        assert!(torn == state(1).at(7));
+        assert!(info.rx_bytes <= SIZE as u64 - fetched, "{info:?}");
+    });
+}
