@@ -179,6 +179,8 @@ pub enum Up {
     },
     /// Leaves the run. Answered by [`Down::Goodbye`].
     Leave,
+    /// Answers a [`Down::Ping`], at once.
+    Pong,
 }
 
 /// A member as others need to know it.
@@ -345,6 +347,9 @@ pub enum Down {
         /// Members that have not voted.
         missing: Vec<MemberId>,
     },
+    /// Asks for an [`Up::Pong`]: measures the round trip, and tells whether who is complained about
+    /// lives. One is under way at a time. (Rules 12, 13)
+    Ping,
 }
 
 /// Parameters of the run, set at the master and the same for all.

@@ -51,6 +51,34 @@ impl Master {
         }
     }
 
+    /// Asks somebody for a word, unless it has been asked.
+    pub(super) fn ping(&mut self, id: MemberId) {
+        let now = self.now;
+        let node = self.nodes.get_mut(&id).filter(|n| n.conn.is_some());
+        if node.is_some_and(|n| n.round_trip.ask(now)) {
+            self.send(id, Down::Ping);
+        }
+    }
+
+    /// Somebody has answered a ping. If it is in doubt, that is the word that is waited for, unless
+    /// the ping is older than the doubt.
+    pub(super) fn ponged(&mut self, id: MemberId) {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
+        let asked = node.round_trip.answered(now);
+        let group = self.groups.get(&node.group);
+        let Some(doubt) = group.and_then(|group| group.suspects.get(&id)) else {
+            return;
+        };
+        if asked.is_some_and(|at| at >= doubt.since) {
+            self.answered(id);
+        } else {
+            self.ping(id);
+        }
+    }
+
     /// Heartbeats are due.
     pub(super) fn beat(&mut self) {
         let here: Vec<MemberId> = self
@@ -65,6 +93,7 @@ impl Master {
         }
         for id in here {
             self.send(id, Down::Heartbeat);
+            self.ping(id);
         }
     }
 

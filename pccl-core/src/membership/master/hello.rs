@@ -87,6 +87,7 @@ impl Master {
                 parameters: self.parameters(),
             },
         });
+        self.ping(id);
         self.probe(id);
         self.consider(number, [id].into());
     }
@@ -149,6 +150,7 @@ impl Master {
                 parameters: self.parameters(),
             },
         });
+        self.ping(id);
         self.forget_dead_reports(id);
         match (accepted, report) {
             (true, Some(report)) => self.brought(id, *report),

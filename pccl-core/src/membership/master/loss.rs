@@ -113,7 +113,7 @@ impl Master {
     }
 
     /// A lane between `id` and `peer` is gone, says `id`: from now on a word from `peer` is waited
-    /// for. Not so if both ends speak of it: then the edge is in trouble, and not one of its ends.
+    /// for, which is asked for one. Not so if both ends speak of it: then the edge is in trouble, and not one of its ends.
     /// Returns what has to wait for that word. (Rule 12)
     pub(super) fn doubt(
         &mut self,
@@ -139,6 +139,7 @@ impl Master {
         if mutual && !gone {
             return None;
         }
+        self.ping(peer);
         let now = self.now;
         let group = self.groups.get_mut(&number)?;
         let doubt = group

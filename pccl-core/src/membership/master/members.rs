@@ -113,32 +113,28 @@ impl Node {
     }
 }
 
-/// Estimate of a member's round trip, from how long its acknowledgements take. These include what
-/// it does in between, so the least of the last samples counts: an estimate that errs upwards
-/// makes the loss of a dead member a little later, never that of a live one sooner.
+/// Estimate of a member's round trip, from how long its answers to pings take. These include what
+/// its machine does in between, so the least of the last samples counts: an estimate that errs
+/// upwards makes the loss of a dead member a little later, never that of a live one sooner.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
-    probe: Option<(Serial, Time)>,
+    asked: Option<Time>,
     least: Option<Duration>,
     window: Option<Duration>,
     samples: u32,
 }
 
 impl RoundTrip {
-    /// A verdict was sent.
-    pub(super) fn sent(&mut self, serial: Serial, now: Time) {
-        self.probe.get_or_insert((serial, now));
+    /// Whether to send a ping: one is under way at a time.
+    pub(super) fn ask(&mut self, now: Time) -> bool {
+        let ask = self.asked.is_none();
+        self.asked.get_or_insert(now);
+        ask
     }
 
-    /// A verdict was acknowledged.
-    pub(super) fn acknowledged(&mut self, quoted: Serial, now: Time) {
-        let Some((serial, at)) = self.probe else {
-            return;
-        };
-        if quoted < serial {
-            return;
-        }
-        self.probe = None;
+    /// A ping was answered. When it was sent; none if there was none.
+    pub(super) fn answered(&mut self, now: Time) -> Option<Time> {
+        let at = self.asked.take()?;
         let sample = now.since(at);
         self.window = Some(self.window.map_or(sample, |w| w.min(sample)));
         self.least = Some(self.least.map_or(sample, |l| l.min(sample)));
@@ -147,11 +143,12 @@ impl RoundTrip {
             self.samples = 0;
             self.least = self.window.take();
         }
+        Some(at)
     }
 
     /// The connection is another one; what was sent may be lost.
     pub(super) fn restart(&mut self) {
-        self.probe = None;
+        self.asked = None;
     }
 
     pub(super) fn estimate(&self) -> Duration {

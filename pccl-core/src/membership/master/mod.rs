@@ -160,6 +160,7 @@ impl Master {
             Up::LanesOpen { peer } => self.lanes_open(id, peer),
             Up::CannotDial { peer, cause } => self.cannot_dial(id, peer, cause),
             Up::Leave => self.leave(id),
+            Up::Pong => self.ponged(id),
             Up::Open(_) | Up::Done(_) | Up::AbortRequest(_) | Up::Vote(_) | Up::Withdraw { .. }
                 if !accepted =>
             {

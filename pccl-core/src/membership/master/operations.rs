@@ -227,9 +227,6 @@ impl Master {
         for id in told {
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.unacked.insert((serial, use_id));
-                if node.conn.is_some() {
-                    node.round_trip.sent(serial, self.now);
-                }
             }
             self.send(id, Down::Verdict(verdict.clone()));
         }
@@ -261,12 +258,10 @@ impl Master {
 
     /// A member has all verdicts up to `quoted`.
     pub(super) fn acknowledged(&mut self, id: MemberId, quoted: Serial) {
-        let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };
         let number = node.group;
-        node.round_trip.acknowledged(quoted, now);
         let mut over = Vec::new();
         while let Some((needed, use_id)) = node.unacked.first().copied() {
             if needed > quoted {

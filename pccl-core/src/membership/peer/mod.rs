@@ -49,7 +49,7 @@ use crate::event::Event;
 use crate::ids::{CallId, Epoch, MemberId, PeerGroup, RunId, Time};
 use crate::planted::{Bug, planted};
 use crate::types::{Attributes, UnanimousCall};
-use crate::wire::control::{Down, GroupView};
+use crate::wire::control::{Down, GroupView, Up};
 use crate::wire::reason::RequestCause;
 
 /// What a peer is told when it is made.
@@ -264,6 +264,7 @@ impl Peer {
         let newcomer = matches!(self.standing, Standing::Joining(_));
         match message {
             Down::Heartbeat => {}
+            Down::Ping => self.send(Up::Pong),
             Down::Verdict(verdict) => self.on_verdict(verdict, now),
             // A newcomer learns its group from the round that admits it.
             Down::Group(_) if newcomer => {}

@@ -137,12 +137,14 @@ fn frames() -> Vec<Vec<u8>> {
             tries: 0,
         }),
         Up::Leave,
+        Up::Pong,
     ];
     let downs = [
         Down::Verdict(verdict),
         Down::Group(group),
         Down::Evicted(EvictReason::Operator),
         Down::Heartbeat,
+        Down::Ping,
     ];
     let replies = [
         ControlReply::Refused(RefuseReason::Full { limit: 4 }),

@@ -253,12 +253,12 @@ impl World {
         }
     }
 
-    /// Messages to a peer since the last look, heartbeats aside.
+    /// Messages to a peer since the last look, heartbeats and pings aside.
     pub(super) fn take(&mut self, id: MemberId) -> Vec<Down> {
         let inbox = std::mem::take(&mut self.seats.get_mut(&id).unwrap().inbox);
         inbox
             .into_iter()
-            .filter(|m| *m != Down::Heartbeat)
+            .filter(|m| !matches!(m, Down::Heartbeat | Down::Ping))
             .collect()
     }
 

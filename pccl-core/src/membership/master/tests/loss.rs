@@ -145,27 +145,29 @@ fn a_member_that_another_one_saw_go_has_three_round_trips_and_20_ms() {
 #[test]
 fn a_measured_round_trip_makes_that_shorter() {
     let (mut world, ids) = World::of(3);
-    for id in &ids {
-        world.open(*id, 1, 0);
-    }
-    for id in &ids {
-        world.done(*id, 1, 0);
-    }
+    // Everybody was asked when it registered.
     world.wait(Duration::from_millis(2));
-    let quoted = world.verdict(ids[2]).serial;
-    world.up(
-        ids[2],
-        Up::Heartbeat {
-            quoted,
-            heard: vec![],
-        },
-    );
+    world.up(ids[2], Up::Pong);
     world.cut(ids[2]);
     closed(&mut world, ids[0], ids[2]);
     world.wait(Duration::from_millis(25));
     assert!(is_member(&world, ids[2]));
     world.wait(Duration::from_millis(1));
     assert!(!is_member(&world, ids[2]));
+}
+
+#[test]
+fn an_answer_to_nothing_measures_nothing() {
+    let (mut world, ids) = World::of(3);
+    world.wait(Duration::from_millis(2));
+    world.up(ids[2], Up::Pong);
+    for _ in 0..20 {
+        world.up(ids[2], Up::Pong);
+    }
+    world.cut(ids[2]);
+    closed(&mut world, ids[0], ids[2]);
+    world.wait(Duration::from_millis(25));
+    assert!(is_member(&world, ids[2]));
 }
 
 #[test]

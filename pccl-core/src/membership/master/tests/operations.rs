@@ -325,6 +325,48 @@ fn groups_do_not_share_operations() {
 }
 
 #[test]
+fn a_lane_that_died_waits_for_a_word_from_the_other_end_which_is_asked() {
+    let (mut world, ids) = World::of(3);
+    for id in &ids {
+        world.open(*id, 1, 0);
+        world.up(*id, Up::Pong);
+    }
+    world.clear();
+    let (peer, cause) = (ids[2], "reset".to_owned());
+    world.give_up(ids[0], 1, 0, RequestCause::LaneDied { peer, cause });
+    assert_eq!(world.seats[&peer].inbox, [Down::Ping]);
+    assert!(world.take(ids[1]).is_empty());
+    world.up(peer, Up::Pong);
+    assert!(matches!(
+        world.outcome(ids[1]),
+        Outcome::Abort(AbortReason::Requested { by, .. }) if by == ids[0]
+    ));
+}
+
+#[test]
+fn a_lane_that_died_before_word_of_a_killed_member_does_not_hide_the_loss() {
+    let (mut world, ids) = World::of(3);
+    for id in &ids {
+        world.open(*id, 1, 0);
+    }
+    let peer = ids[2];
+    let cause = "reset".to_owned();
+    world.give_up(ids[0], 1, 0, RequestCause::LaneDied { peer, cause });
+    world.cut(peer);
+    let cause = "reset".to_owned();
+    world.up(ids[0], Up::LanesClosed { peer, cause });
+    world.wait(std::time::Duration::from_millis(400));
+    let got = world.take(ids[1]);
+    let [Down::Group(_), Down::Verdict(verdict)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert!(matches!(
+        &verdict.outcome,
+        Outcome::Abort(AbortReason::MemberLost { member, .. }) if *member == peer
+    ));
+}
+
+#[test]
 fn a_lane_that_died_beside_a_closed_connection_waits_for_the_loss() {
     let (mut world, ids) = World::of(3);
     for id in &ids {

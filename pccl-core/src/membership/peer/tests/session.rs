@@ -46,6 +46,13 @@ fn heartbeats_go_out_every_interval_and_acknowledge_verdicts() {
 }
 
 #[test]
+fn a_ping_is_answered_at_once_by_newcomers_too() {
+    for mut rig in [Rig::member(7, &[5, 7]), Rig::newcomer(7).0] {
+        assert_eq!(rig.message(Down::Ping), [PeerOutput::Send(Up::Pong)]);
+    }
+}
+
+#[test]
 fn a_silent_master_is_dialled_again() {
     let mut rig = Rig::member(7, &[5, 7]);
     rig.pass_with_master(PEER_TIMEOUT * 3);
