@@ -291,7 +291,7 @@ mod tests {
             state.add(key(i), DataType::F64, &mut [], false).unwrap();
         }
         assert!(state.add(key(room), DataType::F64, &mut [], false).is_err());
-        let offer = state.offer(SyncStrategy::EnforcePopular, false).offer;
+        let offer = state.offer(SyncStrategy::EnforcePopular, false, 1).offer;
         let words = crate::wire::frame::encode(&offer, CONTROL_HELLO_LIMIT).unwrap();
         assert!(words.len() < CONTROL_HELLO_LIMIT - 512);
     }

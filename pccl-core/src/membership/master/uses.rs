@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Digest, MemberId, Serial, Time};
+use crate::planted::{Bug, planted};
 use crate::types::{OpKind, ReduceDescriptor, StateOffer};
 use crate::wire::control::{OpName, Outcome, SyncPlan, Verdict};
 use crate::wire::reason::RequestCause;
@@ -89,7 +90,8 @@ impl Uses {
                 let entry = self.all.get(id)?;
                 match &entry.verdict {
                     Some(v) if entry.is_commit() => {
-                        (v.serial > quoted).then_some((false, v.serial, *id))
+                        let later = v.serial > quoted || planted(Bug::VerdictWithoutSerial);
+                        later.then_some((false, v.serial, *id))
                     }
                     _ => Some((true, Serial::default(), *id)),
                 }

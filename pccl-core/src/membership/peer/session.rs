@@ -281,7 +281,13 @@ impl Peer {
                 reason,
             } => match self.is_outdated(run, incarnation) {
                 true => self.outdated(incarnation, now),
-                false => self.on_evicted(reason, now),
+                false => {
+                    // A master that says so is met, too: an earlier life is not joined after this.
+                    if self.before.is_some_and(|before| before.run == run) {
+                        self.session.incarnation = incarnation;
+                    }
+                    self.on_evicted(reason, now);
+                }
             },
             ControlReply::Registered { .. }
             | ControlReply::Attached { .. }

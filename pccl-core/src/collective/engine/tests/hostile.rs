@@ -231,7 +231,7 @@ fn what_is_no_frame_closes_the_lane() {
     };
     let cases: [(&str, Vec<u8>); 7] = [
         ("checksum", wrong),
-        ("unknown kind", vec![0; 48]),
+        ("header does not match", vec![0; 48]),
         ("Open frame", frame(open, &[255; 20])),
         ("serial", {
             let mut payload = Vec::new();

@@ -184,7 +184,7 @@ fn proofs_and_failures_of_edges_are_repeated_to_a_new_connection() {
 }
 
 #[test]
-fn the_master_is_dialled_at_once_and_then_with_jitter_up_to_a_second() {
+fn the_master_is_dialled_at_once_and_then_with_jitter_up_to_a_heartbeat() {
     let mut rig = Rig::member(7, &[5, 7]);
     rig.pass_with_master(PEER_TIMEOUT * 2);
     assert!(hello(&rig.broken()).is_some());
@@ -195,11 +195,11 @@ fn the_master_is_dialled_at_once_and_then_with_jitter_up_to_a_second() {
         assert_eq!(rig.give(PeerInput::Master(MasterLink::Failed(error))), []);
         let due = rig.peer.next_deadline().unwrap();
         let wait = due.since(rig.now);
-        assert!(wait > Duration::ZERO && wait <= Duration::from_secs(1));
+        assert!(wait > Duration::ZERO && wait <= HEARTBEAT);
         assert!(hello(&rig.pass(wait)).is_some());
         dials += 1;
     }
-    assert!((10..40).contains(&dials), "{dials}");
+    assert!((30..100).contains(&dials), "{dials}");
 }
 
 #[test]
@@ -303,7 +303,8 @@ fn limits_of_calls_do_not_run_while_the_master_is_away() {
     rig.broken();
     // The dial hangs; meanwhile both limits would have passed.
     let outputs = rig.pass(Duration::from_millis(1900));
-    assert_eq!(outputs, []);
+    assert!(hello(&outputs).is_some());
+    assert_eq!(sent(&outputs), Vec::<&Up>::new());
     assert_eq!(sent(&rig.reply(attached(2))), Vec::<&Up>::new());
     let outputs = rig.pass_with_master(Duration::from_millis(999));
     assert!(
