@@ -326,7 +326,7 @@ fn report(tally: &mut Tally, took: Duration) {
 /// Neither the peer that lives through all rounds nor the master grows. What is compared is the least
 /// that they hold at the end of a round, since lanes and buffers come and go: it rises, between the
 /// second tenth of the rounds and the last, by fewer than one descriptor or thread in ten kills,
-/// and by less than 16 KiB in each.
+/// and by less than 16 KiB in each, two huge pages aside.
 fn assert_flat(held: &[(Held, Held)]) {
     let tenth = held.len() / 10;
     if tenth < 5 {
@@ -349,6 +349,6 @@ fn assert_flat(held: &[(Held, Held)]) {
         let (early, late) = (least[1], least[9]);
         assert!(late.descriptors <= early.descriptors + apart / 10);
         assert!(late.threads <= early.threads + apart / 10);
-        assert!(late.resident_kib <= early.resident_kib + 16 * apart);
+        assert!(late.resident_kib <= early.resident_kib + 4096 + 16 * apart);
     }
 }
