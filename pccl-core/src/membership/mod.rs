@@ -1,7 +1,7 @@
 //! Agreement between master and peers: who is a member, and how operations end.
 //!
 //! Two machines, both pure: an event and the time go in, outputs come out. The drivers in
-//! [`crate::runtime`] and the simulator run the same code. Contract of both machines:
+//! `runtime` and the simulator run the same code. Contract of both machines:
 //!
 //! 1. `handle(event, now)` with a `now` that never goes back;
 //! 2. then `poll_output()` until it is `None`, each output carried out in order;
