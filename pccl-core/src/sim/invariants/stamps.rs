@@ -14,8 +14,18 @@ use crate::wire::control::Stamp;
 #[derive(Default, Debug)]
 pub(in crate::sim) struct Stamps {
     uses: BTreeMap<UseKey, (ProcId, Stamp)>,
-    votes: BTreeMap<(PeerGroup, TryKey), (ProcId, Stamp)>,
+    votes: BTreeMap<(PeerGroup, TryKey), Told>,
     shown: BTreeMap<ProcId, (ViewId, Attributes)>,
+}
+
+/// What a member was told at the end of a unanimous call.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    proc: ProcId,
+    stamp: Stamp,
+    /// Whether it had been shown that view before: then it may stand in for an older one, of a try
+    /// that failed before this member called, since attributes never go back.
+    known: bool,
 }
 
 impl Stamps {
@@ -44,13 +54,21 @@ impl Stamps {
         vote: TryKey,
         stamp: Stamp,
     ) -> Result<(), String> {
-        let first = *self.votes.entry((group, vote)).or_insert((proc, stamp));
-        if first.1 != stamp {
+        let view = self.shown.get(&proc).map(|(view, _)| *view);
+        let known = view == Some(stamp.view);
+        let told = Told { proc, stamp, known };
+        let first = self.votes.entry((group, vote)).or_insert(told);
+        let (older, newer) = match first.stamp.view <= stamp.view {
+            true => (*first, told),
+            false => (told, *first),
+        };
+        if older.stamp != newer.stamp && !(newer.known && older.stamp.view < newer.stamp.view) {
             return Err(format!(
                 "{vote:?}: stamp {:?} at {:?}, {stamp:?} at {proc:?}",
-                first.1, first.0
+                first.stamp, first.proc
             ));
         }
+        *first = older;
         Ok(())
     }
 
