@@ -14,8 +14,10 @@ import pccl
 import pytest
 from group import gather
 
+# A shell that runs tests in the background has its children ignore the signal of Ctrl-C.
 WAITS = """
-import sys, time, numpy, pccl
+import signal, sys, time, numpy, pccl
+signal.signal(signal.SIGINT, signal.default_int_handler)
 peer = pccl.Communicator(sys.argv[1])
 peer.connect()
 while peer.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE) < 2:
