@@ -3,7 +3,7 @@
 
 /// A bug that can be planted; each takes one rule of agreement back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[cfg_attr(not(feature = "sim"), allow(dead_code))]
+#[cfg_attr(not(feature = "sim"), allow(dead_code, unreachable_pub))]
 pub enum Bug {
     /// Rule 1: an OPEN carries the epoch last heard of instead of the one last shown.
     OpenWithKnownEpoch,
