@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::types::DigestKind;
+
 /// Time limits of a run. One knob, from which the others derive: `peer_timeout`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
@@ -85,6 +87,9 @@ pub struct MasterConfig {
     pub timing: Timing,
     /// Limits on what members may make it hold.
     pub limits: MasterLimits,
+    /// Digests of the shared state; peers learn it when they register. Default fast ones:
+    /// cryptographic ones are worth their time where not every member is trusted.
+    pub digests: DigestKind,
 }
 
 /// Limits on what the master holds.
@@ -95,6 +100,10 @@ pub struct MasterLimits {
     /// Uses remembered per group: open ones, and aborts that not all have opened yet. (Rule 2)
     /// Default 1,024.
     pub uses: usize,
+    /// Bytes of lists of tensors per synchronisation, those that members share counted once: what
+    /// they offer, and then what they have to fetch. Default 64 MiB: a hundred members that begin
+    /// with ten thousand tensors each, no two the same.
+    pub lists: usize,
 }
 
 impl Default for MasterLimits {
@@ -102,6 +111,7 @@ impl Default for MasterLimits {
         Self {
             members: 16_384,
             uses: 1_024,
+            lists: 64 << 20,
         }
     }
 }
@@ -128,6 +138,9 @@ pub struct PeerConfig {
     /// Threads that compute digests of the shared state at most. Default zero: one per core, up to
     /// 16; memory is slower than that.
     pub digest_threads: u16,
+    /// Whether chunks of the shared state may be compressed for members whose link is slower than
+    /// the compressor, if they shrink by a tenth. Default true.
+    pub compress_state: bool,
 }
 
 impl Default for PeerConfig {
@@ -140,6 +153,7 @@ impl Default for PeerConfig {
             announce: Vec::new(),
             segment: 256 * 1024,
             digest_threads: 0,
+            compress_state: true,
         }
     }
 }

@@ -135,6 +135,34 @@ impl fmt::Display for Digest {
     }
 }
 
+/// 256 bits that stand for a piece of the shared state. How many of them count depends on the run:
+/// all of them where digests are cryptographic, the first 128 where they are fast.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct ContentDigest(pub [u8; 32]);
+
+impl ContentDigest {
+    /// A digest of 128 bits; the others are zero.
+    pub fn fast(bits: u128) -> Self {
+        let mut bytes = [0; 32];
+        for (byte, bit) in bytes.iter_mut().zip(bits.to_le_bytes()) {
+            *byte = bit;
+        }
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(8).try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
 /// A point on a monotone clock, in nanoseconds since an origin that only its owner knows.
 ///
 /// The pure machines are handed one with every event; none of them reads a clock.

@@ -1,10 +1,11 @@
 //! What an operation is asked to do: element types, operators, descriptors.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Digest, PeerGroup, Tag};
+use crate::ids::{ContentDigest, Digest, PeerGroup, Tag};
 
 /// Version of everything that decides which bits come out: order of summation, rounding, special
 /// values, block boundaries, digests. Part of every descriptor digest, so that peers that would
@@ -181,7 +182,20 @@ pub struct StateEntry {
     /// Whether members may hold different content without being out of date.
     pub allow_content_inequality: bool,
     /// Digest of the content (root of the chunk tree), computed over bytes, type and length.
-    pub digest: Digest,
+    pub digest: ContentDigest,
+}
+
+/// Which digests of the shared state a run uses; all its members the same.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub enum DigestKind {
+    /// XXH3, 128 bits, at the speed of memory: finds every accident, and no forger.
+    #[default]
+    Fast,
+    /// BLAKE3, 256 bits: nobody can make other content with the digest that was agreed, so that a
+    /// seeder need not be trusted.
+    Cryptographic,
 }
 
 /// What a member brings to a state synchronisation.
@@ -191,8 +205,8 @@ pub struct StateOffer {
     pub revision: u64,
     /// How it takes part.
     pub strategy: SyncStrategy,
-    /// Its tensors, sorted by key, each key once.
-    pub entries: Vec<StateEntry>,
+    /// Its tensors, sorted by key, each key once. Members that offer the same may share one list.
+    pub entries: Arc<Vec<StateEntry>>,
     /// Whether its last fetch broke off, so that its content may be torn.
     pub torn: bool,
 }
@@ -216,7 +230,7 @@ impl StateOffer {
         Ok(Self {
             revision,
             strategy,
-            entries,
+            entries: Arc::new(entries),
             torn,
         })
     }
@@ -347,7 +361,7 @@ mod tests {
             data_type: DataType::U8,
             count: 1,
             allow_content_inequality: false,
-            digest: Digest(0),
+            digest: ContentDigest::default(),
         }
     }
 
@@ -355,7 +369,7 @@ mod tests {
     fn an_offer_is_sorted_by_key() {
         let entries = vec![entry("b"), entry("a"), entry("c")];
         let offer = StateOffer::new(0, SyncStrategy::EnforcePopular, entries, false).unwrap();
-        assert_eq!(offer.entries, [entry("a"), entry("b"), entry("c")]);
+        assert_eq!(*offer.entries, [entry("a"), entry("b"), entry("c")]);
         assert!(offer.is_canonical());
     }
 
@@ -368,7 +382,7 @@ mod tests {
             StateOffer::new(0, SyncStrategy::SendOnly, entries, false),
             Err(DuplicateKey("b".to_owned()))
         );
-        offer.entries.push(entry("b"));
+        Arc::make_mut(&mut offer.entries).push(entry("b"));
         assert!(!offer.is_canonical());
     }
 }

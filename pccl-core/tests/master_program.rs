@@ -7,7 +7,10 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use support::{peer, within_limit};
+use pccl_core::state::digest::digest_tensor;
+use pccl_core::types::{DataType, DigestKind, SyncStrategy};
+use support::state::{State, add, sync, told};
+use support::within_limit;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pccl-master");
 
@@ -20,6 +23,8 @@ fn it_serves_tells_its_status_and_ends_its_members_calls() {
                 "127.0.0.1:0",
                 "--peer-timeout",
                 "3",
+                "--digests",
+                "cryptographic",
                 "--log-level",
                 "info",
             ])
@@ -33,8 +38,15 @@ fn it_serves_tells_its_status_and_ends_its_members_calls() {
         let end = |c: char| !(c.is_ascii_digit() || c == '.' || c == ':');
         let address = line[at..].split(end).next().unwrap().to_owned();
 
-        let member = peer(&address);
-        member.connect(None).unwrap();
+        let mut members = Vec::new();
+        add(&mut members, &address, 0);
+        let sends = |value| State::simple(value).with(SyncStrategy::SendOnly);
+        add(&mut members, &address, 0);
+        let results = sync(&members, &mut [sends(1), sends(2)]);
+        let content = [2; support::state::BYTES];
+        let count = content.len() as u64;
+        let digest = digest_tensor(DigestKind::Cryptographic, DataType::U8, count, &content);
+        assert!(told(&results[1]).contains(&digest.root.to_string()));
         let status = Command::new(PROGRAM)
             .args(["status", &address])
             .output()

@@ -11,7 +11,7 @@ use crate::ids::MemberId;
 use crate::membership::peer::Request;
 use crate::runtime::calls::{Reply, lock};
 use crate::runtime::control::Work;
-use crate::runtime::sync::{self, SyncProgress, Synchronised, Watch};
+use crate::runtime::sync::{self, Own, SyncProgress, Synchronised, Watch};
 use crate::state::shared::SharedState;
 use crate::types::SyncStrategy;
 
@@ -101,7 +101,8 @@ impl Communicator {
     ) -> Result<SyncInfo> {
         // A raised revision says that the user has put the content right.
         let torn = lock(&self.torn).is_some_and(|revision| state.revision <= revision);
-        let offered = state.offer(strategy, torn, self.digest_threads);
+        let kind = self.control.snapshot().digests;
+        let offered = state.offer(kind, strategy, torn, self.digest_threads);
         let (control, orders) = sync::pair();
         let controls = self.control.controls();
         let watch = Arc::new(Watch::default());
@@ -119,14 +120,12 @@ impl Communicator {
         };
         let says = |input| controls.input(input);
         let revision = state.revision;
-        let done: Synchronised = sync::run(
-            state.tensors_mut(),
-            &offered.digests,
+        let own = Own {
+            kind,
+            digests: &offered.digests,
             revision,
-            &watch,
-            orders,
-            says,
-        );
+        };
+        let done: Synchronised = sync::run(state.tensors_mut(), own, &watch, orders, says);
         let result = waited(ticket.wait(None));
         lock(&self.syncing).remove(&call);
         let divergences = self.divergences(&done, revision);

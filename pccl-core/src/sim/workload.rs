@@ -1,5 +1,6 @@
 //! Between a user's program and the machines: makes calls, and takes what they return.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::calls::{Call, Ending, Kind};
@@ -11,10 +12,12 @@ use super::peer_node::{Note, PeerNode};
 use super::user::{Action, Ended, Reduce};
 use crate::collective::buffers::{Lent, OwnedBuffers};
 use crate::error::Error;
-use crate::ids::{CallId, Digest, MemberId, Serial, Tag};
+use crate::ids::{CallId, ContentDigest, MemberId, Serial, Tag};
 use crate::membership::peer::{Answer, PeerInput, Request};
-use crate::state::digest::digest_tensor;
-use crate::types::{DataType, OpKey, OpKind, StateEntry, StateOffer, SyncStrategy, UnanimousCall};
+use crate::state::digest::{digest_tensor, state_digest};
+use crate::types::{
+    DataType, DigestKind, OpKey, OpKind, StateEntry, StateOffer, SyncStrategy, UnanimousCall,
+};
 use crate::wire::control::{GroupView, OpName, Outcome, Stamp, SyncPlan};
 use crate::wire::reason::{AbortReason, RequestCause};
 
@@ -449,10 +452,10 @@ impl PeerNode {
         StateOffer {
             revision: state.revision(),
             strategy: SyncStrategy::EnforcePopular,
-            entries: vec![
+            entries: Arc::new(vec![
                 entry("optimizer", true, root_of(own)),
                 entry("weights", false, root_of(state.shared)),
-            ],
+            ]),
             torn: state.torn,
         }
     }
@@ -533,7 +536,7 @@ impl PeerNode {
         };
         let Some(plan) = &open.plan else { return };
         let content = open.fetched.unwrap_or(self.user.state.shared);
-        let result = Digest(root_of(content).0 ^ u128::from(plan.revision));
+        let result = state_digest(plan.revision, [("weights", root_of(content))]);
         let (op, quoted) = (plan.op, plan.quoted);
         self.note(core, Note::Input(PeerInput::OpDone { op, quoted, result }));
     }
@@ -554,9 +557,9 @@ impl PeerNode {
     }
 }
 
-fn root_of(content: (u64, u64)) -> Digest {
+fn root_of(content: (u64, u64)) -> ContentDigest {
     let bytes = [content.0.to_le_bytes(), content.1.to_le_bytes()].concat();
-    digest_tensor(DataType::U64, 2, &bytes).root
+    digest_tensor(DigestKind::Fast, DataType::U64, 2, &bytes).root
 }
 
 fn expected(usage: &crate::error::UsageError) -> bool {

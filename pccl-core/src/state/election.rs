@@ -12,10 +12,11 @@
 //! - Members that break a rule fail alone: they neither count nor vote. (Rule 21)
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
-use crate::ids::{Digest, MemberId};
+use crate::ids::{ContentDigest, MemberId};
 use crate::types::{DataType, StateEntry, StateOffer, SyncStrategy};
 use crate::wire::control::FetchEntry;
 
@@ -48,8 +49,8 @@ pub enum SyncVerdict {
     },
     /// It has to fetch.
     Fetch {
-        /// Which tensors, sorted by key; never empty.
-        keys: Vec<FetchEntry>,
+        /// Which tensors, sorted by key; never empty. Members that fetch the same share one list.
+        keys: Arc<Vec<FetchEntry>>,
         /// Whether it may serve to others what it has fetched and verified. (Rule 22)
         may_pass_on: bool,
     },
@@ -101,8 +102,9 @@ pub fn elect(expected: Option<u64>, offers: &BTreeMap<MemberId, StateOffer>) -> 
         };
     };
     let mut seeders = Vec::new();
+    let mut lists = BTreeSet::new();
     for (id, offer) in taking_part {
-        let verdict = judge(offer, &elected);
+        let verdict = judge(offer, &elected, &mut lists);
         if verdict == (SyncVerdict::UpToDate { may_seed: true }) {
             seeders.push(id);
         }
@@ -186,12 +188,16 @@ fn layout(entry: &StateEntry) -> (&str, DataType, u64, bool) {
 }
 
 /// What must become equal at all members.
-fn content(entry: &StateEntry) -> Option<Digest> {
+fn content(entry: &StateEntry) -> Option<ContentDigest> {
     (!entry.allow_content_inequality).then_some(entry.digest)
 }
 
 /// What a member has to do whose revision is not above the elected one.
-fn judge(offer: &StateOffer, elected: &Elected<'_>) -> SyncVerdict {
+fn judge(
+    offer: &StateOffer,
+    elected: &Elected<'_>,
+    lists: &mut BTreeSet<Arc<Vec<FetchEntry>>>,
+) -> SyncVerdict {
     if let Some(what) = layout_difference(&offer.entries, elected) {
         return SyncVerdict::Fail { what };
     }
@@ -218,6 +224,14 @@ fn judge(offer: &StateOffer, elected: &Elected<'_>) -> SyncVerdict {
             may_seed: !old && may_send(offer),
         };
     }
+    let keys = match lists.get(&keys) {
+        Some(same) => same.clone(),
+        None => {
+            let keys = Arc::new(keys);
+            lists.insert(keys.clone());
+            keys
+        }
+    };
     SyncVerdict::Fetch {
         keys,
         may_pass_on: offer.strategy == SyncStrategy::EnforcePopular && !offer.torn,

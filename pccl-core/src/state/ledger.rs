@@ -7,21 +7,23 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::digest::{chunk_count, root};
-use crate::ids::{Digest, MemberId};
-use crate::types::DataType;
+use crate::ids::{ContentDigest, MemberId};
+use crate::types::{DataType, DigestKind};
 use crate::wire::state::{CHUNKS_PER_REQUEST, DIGESTS_PER_REQUEST};
 
 /// A tensor to fetch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
+    /// Digests of the run.
+    pub kind: DigestKind,
     /// Element type.
     pub data_type: DataType,
     /// Number of elements.
     pub count: u64,
-    /// Digest that it must have; none where members may differ.
-    pub expected: Option<Digest>,
+    /// ContentDigest that it must have; none where members may differ.
+    pub expected: Option<ContentDigest>,
     /// Digests of its chunks as they are.
-    pub own: Vec<Digest>,
+    pub own: Vec<ContentDigest>,
 }
 
 /// What to do next with a seeder.
@@ -51,6 +53,17 @@ pub enum Step {
     Finished,
 }
 
+/// What a chunk is that came from a seeder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Came {
+    /// What it has to be, and still missing: it may go to its place.
+    Right,
+    /// Not wanted any more: another seeder was faster, or its tensor comes from another one now.
+    Late,
+    /// Not what it has to be: the seeder is to be given up.
+    Wrong,
+}
+
 /// State of a fetch.
 #[derive(Debug)]
 pub struct Ledger {
@@ -77,9 +90,9 @@ enum List {
     /// Nobody has been asked.
     Open,
     /// A seeder gives it, and has given this much; whether the next page is under way.
-    Coming(MemberId, Vec<Digest>, bool),
+    Coming(MemberId, Vec<ContentDigest>, bool),
     /// It is here, and fits what is expected.
-    Known(Vec<Digest>),
+    Known(Vec<ContentDigest>),
     /// None is needed: the tensor's own digest says what its only chunk must be. States of
     /// thousands of small tensors are fetched without a list each.
     OneChunk,
@@ -96,7 +109,7 @@ impl Ledger {
     }
 
     /// What to ask a seeder for next. What is given out is not given to another one before
-    /// [`Ledger::lost`].
+    /// [`Ledger::lost`] or [`Ledger::stalled`].
     pub fn next(&mut self, seeder: MemberId) -> Step {
         let complete = |t: &&Tensor| t.is_complete();
         let rest = self.tensors.iter().skip(self.finished);
@@ -121,7 +134,7 @@ impl Ledger {
         &mut self,
         seeder: MemberId,
         tensor: usize,
-        page: &[Digest],
+        page: &[ContentDigest],
     ) -> Result<u64, String> {
         match self.tensors.get_mut(tensor) {
             Some(tensor) => tensor.listed(seeder, page),
@@ -129,20 +142,30 @@ impl Ledger {
         }
     }
 
-    /// Whether a chunk, as it came from a seeder, is what it has to be.
-    pub fn check(&self, tensor: usize, chunk: u64, digest: Digest) -> bool {
-        self.tensors
-            .get(tensor)
-            .is_some_and(|t| t.check(chunk, digest))
+    /// What a chunk is, by its digest, that came from a seeder.
+    pub fn check(
+        &self,
+        seeder: MemberId,
+        tensor: usize,
+        chunk: u64,
+        digest: ContentDigest,
+    ) -> Came {
+        let tensor = self.tensors.get(tensor);
+        tensor.map_or(Came::Late, |t| t.check(seeder, chunk, digest))
     }
 
-    /// A chunk is in its place.
-    pub fn stored(&mut self, tensor: usize, chunk: u64) {
-        if let Some(tensor) = self.tensors.get_mut(tensor)
-            && tensor.asked.remove(&chunk).is_some()
-        {
-            tensor.note(chunk);
-        }
+    /// A chunk is in its place that was [`Came::Right`]. Returns whether it was missing until now:
+    /// two seeders may have given it.
+    pub fn stored(&mut self, tensor: usize, chunk: u64) -> bool {
+        let tensor = self.tensors.get_mut(tensor);
+        tensor.is_some_and(|t| t.stored(chunk))
+    }
+
+    /// Whether a tensor may differ among members, so that what is in its place must not change
+    /// once it comes from another one.
+    pub fn has_one_source(&self, tensor: usize) -> bool {
+        let tensor = self.tensors.get(tensor);
+        tensor.is_some_and(|t| t.wanted.expected.is_none())
     }
 
     /// A seeder is given up: what it was asked for is to be had from others.
@@ -150,6 +173,20 @@ impl Ledger {
         for tensor in &mut self.tensors {
             tensor.lost(seeder);
         }
+    }
+
+    /// A seeder gives nothing while others have nothing else to do: what it was asked for is to be
+    /// had from them too. Chunks that it gives after all are taken, if it is the first. Returns
+    /// whether it was asked for anything.
+    pub fn stalled(&mut self, seeder: MemberId) -> bool {
+        let mut any = false;
+        for tensor in self.tensors.iter_mut().skip(self.finished) {
+            if tensor.waits_for(seeder) {
+                any = true;
+                tensor.lost(seeder);
+            }
+        }
+        any
     }
 
     /// Whether all is there.
@@ -167,7 +204,14 @@ impl Tensor {
         let expected = wanted.expected;
         let list = if chunks == 0 {
             List::Known(Vec::new())
-        } else if expected == Some(root(wanted.data_type, wanted.count, &wanted.own)) {
+        } else if expected
+            == Some(root(
+                wanted.kind,
+                wanted.data_type,
+                wanted.count,
+                &wanted.own,
+            ))
+        {
             List::Known(wanted.own.clone())
         } else if chunks == 1 && expected.is_some() {
             add(&mut open, 0);
@@ -235,7 +279,7 @@ impl Tensor {
         }
     }
 
-    fn listed(&mut self, seeder: MemberId, page: &[Digest]) -> Result<u64, String> {
+    fn listed(&mut self, seeder: MemberId, page: &[ContentDigest]) -> Result<u64, String> {
         let List::Coming(from, digests, under_way) = &mut self.list else {
             return Err("digests that nobody asked for".into());
         };
@@ -252,12 +296,13 @@ impl Tensor {
             return Ok(0);
         }
         let Wanted {
+            kind,
             data_type,
             count,
             expected,
             ..
         } = self.wanted;
-        if expected.is_some_and(|e| e != root(data_type, count, digests)) {
+        if expected.is_some_and(|e| e != root(kind, data_type, count, digests)) {
             return Err("its digests of chunks are not those of the elected content".into());
         }
         let digests = std::mem::take(digests);
@@ -273,19 +318,48 @@ impl Tensor {
         Ok(right)
     }
 
-    fn check(&self, chunk: u64, digest: Digest) -> bool {
+    fn check(&self, seeder: MemberId, chunk: u64, digest: ContentDigest) -> Came {
         let Wanted {
-            data_type, count, ..
+            kind,
+            data_type,
+            count,
+            expected,
+            ..
         } = self.wanted;
-        match &self.list {
+        if expected.is_none() && self.source != Some(seeder) || !self.misses(chunk) {
+            return Came::Late;
+        }
+        let right = match &self.list {
             List::OneChunk => {
-                chunk == 0 && self.wanted.expected == Some(root(data_type, count, &[digest]))
+                chunk == 0 && expected == Some(root(kind, data_type, count, &[digest]))
             }
             _ => self.known(chunk) == Some(digest),
-        }
+        };
+        if right { Came::Right } else { Came::Wrong }
     }
 
-    fn known(&self, chunk: u64) -> Option<Digest> {
+    fn misses(&self, chunk: u64) -> bool {
+        let within = |(first, end): &(u64, u64)| (*first..*end).contains(&chunk);
+        self.asked.contains_key(&chunk) || self.open.iter().any(within)
+    }
+
+    fn stored(&mut self, chunk: u64) -> bool {
+        let missed = self.misses(chunk);
+        if self.asked.remove(&chunk).is_none() {
+            remove(&mut self.open, chunk);
+        }
+        if missed {
+            self.note(chunk);
+        }
+        missed
+    }
+
+    fn waits_for(&self, seeder: MemberId) -> bool {
+        matches!(self.list, List::Coming(from, ..) if from == seeder)
+            || self.asked.values().any(|from| *from == seeder)
+    }
+
+    fn known(&self, chunk: u64) -> Option<ContentDigest> {
         match &self.list {
             List::Known(digests) => digests.get(usize::try_from(chunk).ok()?).copied(),
             _ => None,
@@ -333,6 +407,22 @@ fn add(open: &mut VecDeque<(u64, u64)>, chunk: u64) {
     match open.back_mut() {
         Some((_, end)) if *end == chunk => *end += 1,
         _ => open.push_back((chunk, chunk + 1)),
+    }
+}
+
+/// Takes a chunk out of the run that it is in.
+fn remove(open: &mut VecDeque<(u64, u64)>, chunk: u64) {
+    let within = |(first, end): &(u64, u64)| (*first..*end).contains(&chunk);
+    let Some(place) = open.iter().position(within) else {
+        return;
+    };
+    let Some((first, end)) = open.remove(place) else {
+        return;
+    };
+    for part in [(chunk + 1, end), (first, chunk)] {
+        if part.0 < part.1 {
+            open.insert(place, part);
+        }
     }
 }
 

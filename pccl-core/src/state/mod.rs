@@ -3,4 +3,5 @@
 pub mod digest;
 pub mod election;
 pub mod ledger;
+pub mod packing;
 pub mod shared;

@@ -1,12 +1,13 @@
 //! The shared state as its user lends it for a synchronisation.
 
 use std::num::NonZero;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::digest::{CHUNK_BYTES, TensorDigest, chunk_digest, root};
 use crate::error::UsageError;
-use crate::ids::Digest;
-use crate::types::{DataType, StateEntry, StateOffer, SyncStrategy};
+use crate::ids::ContentDigest;
+use crate::types::{DataType, DigestKind, StateEntry, StateOffer, SyncStrategy};
 use crate::wire::frame::CONTROL_HELLO_LIMIT;
 use crate::wire::state::KEY_LIMIT;
 
@@ -108,8 +109,14 @@ impl<'a> SharedState<'a> {
 
     /// Computes all digests, on as many threads as the machine has and the content is worth, and no
     /// more than `threads` if that is not zero.
-    pub(crate) fn offer(&self, strategy: SyncStrategy, torn: bool, threads: u16) -> Offered {
-        let digests = digest_all(&self.tensors, threads);
+    pub(crate) fn offer(
+        &self,
+        kind: DigestKind,
+        strategy: SyncStrategy,
+        torn: bool,
+        threads: u16,
+    ) -> Offered {
+        let digests = digest_all(kind, &self.tensors, threads);
         let entries = self
             .tensors
             .iter()
@@ -125,7 +132,7 @@ impl<'a> SharedState<'a> {
             revision: self.revision,
             strategy,
             // Tensors are kept in the order of their keys, each key once.
-            entries: entries.collect(),
+            entries: Arc::new(entries.collect()),
             torn,
         };
         Offered { offer, digests }
@@ -138,7 +145,7 @@ impl<'a> SharedState<'a> {
 }
 
 /// Bytes of a tensor in an offer, beside its key: type, count, flag and digest at their longest.
-const ENTRY_BYTES: usize = 40;
+const ENTRY_BYTES: usize = 56;
 
 /// Bytes of an offer's tensors: a member that comes back in the middle of a synchronisation brings
 /// its offer in its first words, beside some numbers.
@@ -152,7 +159,7 @@ impl SharedTensor<'_> {
 }
 
 /// Digests of all tensors, by tensor.
-fn digest_all(tensors: &[SharedTensor<'_>], most: u16) -> Vec<TensorDigest> {
+fn digest_all(kind: DigestKind, tensors: &[SharedTensor<'_>], most: u16) -> Vec<TensorDigest> {
     let chunks: Vec<&[u8]> = tensors
         .iter()
         .flat_map(|t| t.bytes.chunks(CHUNK_BYTES as usize))
@@ -168,11 +175,11 @@ fn digest_all(tensors: &[SharedTensor<'_>], most: u16) -> Vec<TensorDigest> {
     let work = || {
         let mut done = Vec::new();
         while let Some((index, chunk)) = take(&next, &chunks) {
-            done.push((index, chunk_digest(chunk)));
+            done.push((index, chunk_digest(kind, chunk)));
         }
         done
     };
-    let mut digests = vec![Digest::default(); chunks.len()];
+    let mut digests = vec![ContentDigest::default(); chunks.len()];
     std::thread::scope(|scope| {
         let mut helpers = Vec::new();
         for _ in 1..threads {
@@ -196,7 +203,7 @@ fn digest_all(tensors: &[SharedTensor<'_>], most: u16) -> Vec<TensorDigest> {
             let (own, others) = rest.split_at(count.min(rest.len()));
             rest = others;
             TensorDigest {
-                root: root(t.data_type, t.count(), own),
+                root: root(kind, t.data_type, t.count(), own),
                 chunks: own.to_vec(),
             }
         })
@@ -236,7 +243,7 @@ mod tests {
             .collect();
         let expected: Vec<_> = buffers
             .iter()
-            .map(|b| digest_tensor(DataType::F32, b.len() as u64 / 4, b))
+            .map(|b| digest_tensor(DigestKind::Fast, DataType::F32, b.len() as u64 / 4, b))
             .collect();
         let mut state = SharedState::new(3);
         for (i, buffer) in buffers.iter_mut().enumerate() {
@@ -244,10 +251,15 @@ mod tests {
             state.add(key, DataType::F32, buffer, false).unwrap();
         }
         for threads in [1, 3] {
-            let offered = state.offer(SyncStrategy::EnforcePopular, false, threads);
+            let offered = state.offer(
+                DigestKind::Fast,
+                SyncStrategy::EnforcePopular,
+                false,
+                threads,
+            );
             assert_eq!(offered.digests, expected);
         }
-        let offered = state.offer(SyncStrategy::EnforcePopular, false, 0);
+        let offered = state.offer(DigestKind::Fast, SyncStrategy::EnforcePopular, false, 0);
         assert_eq!(offered.digests, expected);
         assert!(offered.offer.is_canonical());
         assert_eq!(offered.offer.revision, 3);
@@ -266,7 +278,9 @@ mod tests {
             twice,
             Err(UsageError::Argument { name: "key", .. })
         ));
-        let offer = state.offer(SyncStrategy::ReceiveOnly, true, 0).offer;
+        let offer = state
+            .offer(DigestKind::Fast, SyncStrategy::ReceiveOnly, true, 0)
+            .offer;
         let keys: Vec<_> = offer.entries.iter().map(|e| e.key.as_str()).collect();
         assert_eq!(keys, ["a", "b"]);
         assert!(offer.torn && state.len() == 2 && !state.is_empty());
@@ -291,7 +305,9 @@ mod tests {
             state.add(key(i), DataType::F64, &mut [], false).unwrap();
         }
         assert!(state.add(key(room), DataType::F64, &mut [], false).is_err());
-        let offer = state.offer(SyncStrategy::EnforcePopular, false, 1).offer;
+        let offer = state
+            .offer(DigestKind::Fast, SyncStrategy::EnforcePopular, false, 1)
+            .offer;
         let words = crate::wire::frame::encode(&offer, CONTROL_HELLO_LIMIT).unwrap();
         assert!(words.len() < CONTROL_HELLO_LIMIT - 512);
     }

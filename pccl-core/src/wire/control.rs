@@ -4,14 +4,16 @@
 //! encoding. Which rule of agreement a field serves is said beside it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::reason::{AbortReason, EvictReason, LossCause, RequestCause};
 use crate::ids::{
-    Digest, Epoch, Incarnation, MemberId, PeerGroup, Round, RunId, Serial, Token, ViewId,
+    ContentDigest, Digest, Epoch, Incarnation, MemberId, PeerGroup, Round, RunId, Serial, Token,
+    ViewId,
 };
-use crate::types::{Attributes, OpKey, ReduceDescriptor, StateOffer, UnanimousCall};
+use crate::types::{Attributes, DigestKind, OpKey, ReduceDescriptor, StateOffer, UnanimousCall};
 
 /// Name of one use of an operation's key. (Rule 2)
 ///
@@ -248,12 +250,12 @@ pub struct Verdict {
 }
 
 /// One tensor to fetch.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct FetchEntry {
     /// Which tensor.
     pub key: String,
     /// Digest that its content must have; none where members may differ.
-    pub digest: Option<Digest>,
+    pub digest: Option<ContentDigest>,
 }
 
 /// What a member has to do for a synchronisation to complete.
@@ -266,7 +268,7 @@ pub struct SyncPlan {
     /// Revision that the state has afterwards.
     pub revision: u64,
     /// What to fetch; empty for who is up to date.
-    pub fetch: Vec<FetchEntry>,
+    pub fetch: Arc<Vec<FetchEntry>>,
     /// Members that serve it.
     pub seeders: Vec<MemberInfo>,
     /// Members that may ask this one for chunks while its call lasts, with what proves them.
@@ -361,6 +363,8 @@ pub struct RunParameters {
     pub peer_timeout_ms: u32,
     /// How long peers go on without the master, in milliseconds.
     pub master_limit_ms: u32,
+    /// Digests of the shared state.
+    pub digests: DigestKind,
 }
 
 /// First words of a peer to the master.

@@ -7,13 +7,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::control::OpName;
-use crate::ids::Digest;
+use crate::ids::ContentDigest;
 
 /// Most bytes of a frame with a [`StateRequest`]: the longest key, and some numbers.
 pub const REQUEST_LIMIT: usize = KEY_LIMIT + 256;
 
 /// Most bytes of a frame with a [`StateReply`]: a full page of digests.
-pub const REPLY_LIMIT: usize = DIGESTS_PER_REQUEST as usize * 19 + 256;
+pub const REPLY_LIMIT: usize = DIGESTS_PER_REQUEST as usize * size_of::<ContentDigest>() + 256;
 
 /// Most bytes of a tensor's key.
 pub const KEY_LIMIT: usize = 4 * 1024;
@@ -59,7 +59,7 @@ pub enum StatePart {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StateReply {
     /// The digests that were asked for, in order.
-    Digests(Vec<Digest>),
+    Digests(Vec<ContentDigest>),
     /// The bytes of this chunk follow.
     Chunk {
         /// Its number.
@@ -69,6 +69,15 @@ pub enum StateReply {
     },
     /// The request is not served.
     No(StateRefusal),
+    /// The chunk follows in so many bytes, compressed (zstd, one frame).
+    Packed {
+        /// Its number.
+        chunk: u64,
+        /// Its bytes.
+        length: u32,
+        /// Bytes that follow; fewer.
+        packed: u32,
+    },
 }
 
 /// Why a request is not served.
@@ -118,7 +127,7 @@ mod tests {
             },
         };
         assert!(frame::encode(&request, REQUEST_LIMIT).is_ok());
-        let page = vec![Digest(u128::MAX); DIGESTS_PER_REQUEST as usize];
+        let page = vec![ContentDigest([0xFF; 32]); DIGESTS_PER_REQUEST as usize];
         assert!(frame::encode(&StateReply::Digests(page), REPLY_LIMIT).is_ok());
     }
 

@@ -5,8 +5,9 @@ mod signals;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use pccl_core::config::{MasterConfig, Timing};
+use pccl_core::types::DigestKind;
 use pccl_core::{Master, master_status};
 
 use self::signals::Signals;
@@ -42,9 +43,19 @@ struct Serve {
     /// Seconds of silence after which a peer counts as lost. All other limits derive from it.
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds)]
     peer_timeout: f64,
+    /// Digests of shared states: fast ones find accidents, cryptographic ones forgers too.
+    #[arg(long, value_enum, default_value_t = Digests::Fast)]
+    digests: Digests,
     /// What to log: error, warn, info, debug, trace, or a filter such as "pccl=debug".
     #[arg(long, default_value = "info")]
     log_level: String,
+}
+
+/// As [`DigestKind`].
+#[derive(Clone, Copy, ValueEnum)]
+enum Digests {
+    Fast,
+    Cryptographic,
 }
 
 fn main() -> ExitCode {
@@ -77,6 +88,10 @@ fn serve(options: &Serve) -> Result<(), String> {
         .init();
     let config = MasterConfig {
         timing: Timing::from_peer_timeout(Duration::from_secs_f64(options.peer_timeout)),
+        digests: match options.digests {
+            Digests::Fast => DigestKind::Fast,
+            Digests::Cryptographic => DigestKind::Cryptographic,
+        },
         ..MasterConfig::default()
     };
     let mut master = Master::start(&options.listen, config).map_err(|e| e.to_string())?;

@@ -277,6 +277,7 @@ impl Master {
             heartbeat_ms: ms(timing.heartbeat),
             peer_timeout_ms: ms(timing.peer_timeout),
             master_limit_ms: ms(timing.master_limit),
+            digests: self.config.digests,
         }
     }
 }

@@ -61,6 +61,7 @@ impl Master {
                     OpBody::Reduce { descriptor, digest } => Content::Reduce(*descriptor, *digest),
                     OpBody::Sync(_) => Content::Sync {
                         offers: Default::default(),
+                        bytes: 0,
                         plans: None,
                     },
                 };

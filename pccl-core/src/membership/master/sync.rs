@@ -1,6 +1,7 @@
 //! Synchronisations: the election when all have offered, and who fails alone. (Rules 21, 22)
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::Master;
 use super::loss::Departure;
@@ -8,7 +9,7 @@ use super::uses::{Content, UseId};
 use crate::event::Event;
 use crate::ids::{MemberId, PeerGroup, Token};
 use crate::state::election::{Election, SyncVerdict, elect};
-use crate::types::StateOffer;
+use crate::types::{StateEntry, StateOffer};
 use crate::wire::control::{Down, FetchEntry, SyncPlan};
 use crate::wire::reason::{AbortReason, EvictReason, LossCause};
 
@@ -25,16 +26,38 @@ impl Master {
         group: PeerGroup,
         use_id: UseId,
         id: MemberId,
-        offer: StateOffer,
+        mut offer: StateOffer,
     ) {
+        let limit = self.config.limits.lists;
         let Some(entry) = self.use_mut(group, use_id) else {
             return;
         };
-        let Content::Sync { offers, plans } = &mut entry.content else {
+        let Content::Sync {
+            offers,
+            bytes,
+            plans,
+        } = &mut entry.content
+        else {
             return;
         };
         match plans {
-            None => _ = offers.insert(id, offer),
+            None => {
+                // Members that are in step offer the same: it is kept once.
+                let same = offers.values().find(|o| o.entries == offer.entries);
+                match same {
+                    Some(same) => offer.entries = same.entries.clone(),
+                    None => *bytes += offer.entries.iter().map(bytes_of).sum::<usize>(),
+                }
+                offers.insert(id, offer);
+                if *bytes > limit {
+                    let what = format!(
+                        "the lists of tensors of {} members, as far as they differ, are more than \
+                         the {limit} bytes that the master takes",
+                        offers.len()
+                    );
+                    self.abort(group, use_id, AbortReason::State { what });
+                }
+            }
             Some(plans) => {
                 if let Some(plan) = plans.get(&id).cloned() {
                     self.send(id, Down::SyncPlan(plan));
@@ -54,6 +77,7 @@ impl Master {
         let Content::Sync {
             offers,
             plans: None,
+            ..
         } = &entry.content
         else {
             return;
@@ -77,6 +101,7 @@ impl Master {
         if let Some(entry) = self.use_mut(number, use_id) {
             entry.content = Content::Sync {
                 offers: BTreeMap::new(),
+                bytes: 0,
                 plans: Some(plans),
             };
         }
@@ -186,8 +211,8 @@ impl Master {
         let seeders = self.infos(election.seeders.iter().copied());
         let serving: BTreeSet<MemberId> = election.seeders.iter().copied().collect();
         for (id, verdict) in election.verdicts {
-            let fetch: Vec<FetchEntry> = match verdict {
-                SyncVerdict::UpToDate { .. } => Vec::new(),
+            let fetch: Arc<Vec<FetchEntry>> = match verdict {
+                SyncVerdict::UpToDate { .. } => Arc::default(),
                 SyncVerdict::Fetch { keys, .. } => keys,
                 SyncVerdict::Fail { what } => {
                     failing.push((id, EvictReason::State { what }));
@@ -212,6 +237,11 @@ impl Master {
         }
         (plans, failing)
     }
+}
+
+/// Bytes that a tensor takes in a list.
+fn bytes_of(entry: &StateEntry) -> usize {
+    size_of::<StateEntry>() + entry.key.len()
 }
 
 /// Members whose content differs from the elected one, and should not: not in the first

@@ -36,6 +36,8 @@ pub(super) enum Content {
     /// A synchronisation: what each member offers, and once all have, what each has to do.
     Sync {
         offers: BTreeMap<MemberId, StateOffer>,
+        /// That their lists of tensors take, each counted once.
+        bytes: usize,
         plans: Option<BTreeMap<MemberId, SyncPlan>>,
     },
     /// Forgotten, since the verdict is given.

@@ -14,7 +14,7 @@ use crate::ids::{CallId, MemberId};
 use crate::membership::peer::{PeerInput, Request};
 use crate::runtime::calls::{self, Signal, Ticket, lock};
 use crate::runtime::events::Subscribers;
-use crate::types::Attributes;
+use crate::types::{Attributes, DigestKind};
 use crate::wire::control::{MemberInfo, Stamp};
 use crate::wire::reason::RequestCause;
 
@@ -34,6 +34,8 @@ pub(crate) struct Snapshot {
     pub(crate) own: Option<MemberId>,
     /// Own group, in the order of the ring.
     pub(crate) ring: Vec<MemberInfo>,
+    /// Digests of the run's shared states.
+    pub(crate) digests: DigestKind,
 }
 
 /// Sends to the control thread. Cheap to clone; does not keep the thread alive.

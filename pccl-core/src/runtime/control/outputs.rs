@@ -18,7 +18,7 @@ use crate::runtime::sync::Task;
 use crate::transport::admission::Admission;
 use crate::transport::handshake::Dial;
 use crate::transport::listener::Accepted;
-use crate::wire::control::{ControlReply, Outcome, SyncPlan};
+use crate::wire::control::{ControlReply, Outcome, RunParameters, SyncPlan};
 use crate::wire::lane::Purpose;
 use crate::wire::reason::RequestCause;
 
@@ -150,6 +150,7 @@ impl Driver {
                 own,
                 token,
                 timing: self.timing,
+                packs: self.config.compress_state,
             });
         }
     }
@@ -177,15 +178,20 @@ impl Driver {
             PeerInput::Master(MasterLink::Reply(ControlReply::Registered {
                 parameters, ..
             })) => {
-                self.timing = timing(*parameters);
+                self.parameters(parameters);
                 self.new_membership();
             }
             PeerInput::Master(MasterLink::Reply(ControlReply::Attached { parameters, .. })) => {
-                self.timing = timing(*parameters);
+                self.parameters(parameters);
             }
             _ => {}
         }
         self.input(input);
+    }
+
+    fn parameters(&mut self, parameters: &RunParameters) {
+        self.timing = timing(*parameters);
+        lock(&self.shared.snapshot).digests = parameters.digests;
     }
 
     /// Every membership has a data thread of its own: nothing of an earlier one can disturb it.

@@ -1,20 +1,20 @@
 //! Fetches chunks from one seeder, on a thread of its own.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Task;
 use super::cancel::Cancel;
 use super::framed::Framed;
 use super::progress::Watch;
-use crate::ids::{Digest, MemberId};
-use crate::state::digest::{CHUNK_BYTES, chunk_digest};
-use crate::state::ledger::{Ledger, Step};
+use crate::ids::{ContentDigest, MemberId};
+use crate::state::digest::{CHUNK_BYTES, chunk_digest, chunk_range};
+use crate::state::ledger::{Came, Ledger, Step};
 use crate::transport::handshake::{self, Dial};
+use crate::types::DigestKind;
 use crate::wire::control::MemberInfo;
 use crate::wire::frame;
 use crate::wire::lane::Purpose;
@@ -27,42 +27,72 @@ pub(super) struct Fetch<'t> {
     /// By tensor: its key, and its chunks as they lie in memory.
     tensors: Vec<Place<'t>>,
     watch: &'t Watch,
+    kind: DigestKind,
+    /// Silence of a seeder after which those that have nothing else to do take over from it.
+    patience: Duration,
     /// Whether it is of interest where content differs: that of members that should have had the
     /// same.
     compares: bool,
 }
 
-/// Where a tensor's chunks go. The ledger gives a chunk to one thread at a time; the locks, which
-/// are therefore never waited for, show it to the compiler.
+/// Where a tensor's chunks go. The ledger mostly gives a chunk to one thread at a time, so that the
+/// locks, which are held while a chunk is copied, are hardly ever waited for.
 pub(super) struct Place<'t> {
     pub(super) key: &'t str,
     pub(super) bytes: usize,
     pub(super) chunks: Vec<Mutex<&'t mut [u8]>>,
 }
 
+/// How to fetch.
+pub(super) struct How {
+    /// Digests of the run.
+    pub(super) kind: DigestKind,
+    /// Silence of a seeder after which others may take over from it.
+    pub(super) patience: Duration,
+    /// Whether to find out where content differs.
+    pub(super) compares: bool,
+}
+
 struct Progress {
     ledger: Ledger,
+    /// When each seeder was last asked for the first time, or gave something.
+    heard: BTreeMap<MemberId, Instant>,
     ended: bool,
+}
+
+impl Progress {
+    /// What silent seeders were asked for is to be had again. Returns whether there is any.
+    fn release(&mut self, own: MemberId, patience: Duration) -> bool {
+        let Self { ledger, heard, .. } = self;
+        let silent = heard.iter();
+        let silent = silent.filter(|(id, at)| **id != own && at.elapsed() >= patience);
+        let mut any = false;
+        for (id, _) in silent {
+            if ledger.stalled(*id) {
+                tracing::info!(target: "pccl::peer", seeder = %id, "stalled; asking others");
+                any = true;
+            }
+        }
+        any
+    }
 }
 
 impl<'t> Fetch<'t> {
     /// `tensors` are those of the ledger, in its order.
-    pub(super) fn new(
-        ledger: Ledger,
-        tensors: Vec<Place<'t>>,
-        watch: &'t Watch,
-        compares: bool,
-    ) -> Self {
+    pub(super) fn new(ledger: Ledger, tensors: Vec<Place<'t>>, watch: &'t Watch, how: How) -> Self {
         watch.begin(tensors.iter().map(|t| t.bytes as u64).sum());
         Self {
             progress: Mutex::new(Progress {
                 ledger,
+                heard: BTreeMap::new(),
                 ended: false,
             }),
             changed: Condvar::new(),
             tensors,
             watch,
-            compares,
+            kind: how.kind,
+            patience: how.patience.min(PATIENCE),
+            compares: how.compares,
         }
     }
 
@@ -87,14 +117,19 @@ impl<'t> Fetch<'t> {
             }
             match progress.ledger.next(seeder) {
                 Step::Wait if idle => {
-                    progress = self
-                        .changed
-                        .wait(progress)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    if progress.release(seeder, self.patience) {
+                        continue;
+                    }
+                    let waited = self.changed.wait_timeout(progress, self.patience);
+                    progress = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
                 step => return step,
             }
         }
+    }
+
+    fn heard(&self, seeder: MemberId) {
+        self.progress().heard.insert(seeder, Instant::now());
     }
 
     fn update<T>(&self, change: impl FnOnce(&mut Ledger) -> T) -> T {
@@ -111,7 +146,7 @@ impl<'t> Fetch<'t> {
     /// Bytes of what a step asks for, about.
     fn size(&self, step: Step) -> usize {
         match step {
-            Step::List { count, .. } => count as usize * size_of::<Digest>(),
+            Step::List { count, .. } => count as usize * size_of::<ContentDigest>(),
             Step::Chunks { tensor, count, .. } => {
                 let whole = self.tensors.get(tensor).map_or(0, |t| t.bytes);
                 whole.min(count as usize * CHUNK_BYTES as usize)
@@ -143,7 +178,9 @@ pub(super) fn fetch(
             seeder: seeder.id,
             link: link.map_err(|e| e.to_string())?,
             scratch: vec![0; CHUNK_BYTES as usize].into_boxed_slice(),
+            packed: Vec::new(),
         };
+        fetch.heard(seeder.id);
         fetcher.run()
     });
     if result.is_err() {
@@ -166,7 +203,7 @@ fn dial(task: &Task, seeder: &MemberInfo, cancel: &Cancel) -> Result<TcpStream, 
         purpose: Purpose::State,
     };
     runtime.block_on(async {
-        let deadline = Instant::now() + task.timing.dial();
+        let deadline = tokio::time::Instant::now() + task.timing.dial();
         tokio::select! {
             dialled = handshake::dial(&dial, deadline, &task.timing) => match dialled {
                 Ok(dialled) => dialled.stream.into_std().map_err(|e| e.to_string()),
@@ -184,6 +221,8 @@ struct Fetcher<'f, 't> {
     link: Framed,
     /// A chunk stays here until it is known to be right.
     scratch: Box<[u8]>,
+    /// One that comes compressed, as it comes. Not there before the first.
+    packed: Vec<u8>,
 }
 
 impl Fetcher<'_, '_> {
@@ -261,42 +300,74 @@ impl Fetcher<'_, '_> {
     }
 
     fn take_chunk(&mut self, tensor: usize, chunk: u64) -> Result<(), String> {
-        let (number, length) = match self.reply()? {
-            StateReply::Chunk { chunk, length } => (chunk, length as usize),
+        let (number, length, packed) = match self.reply()? {
+            StateReply::Chunk { chunk, length } => (chunk, length, None),
+            StateReply::Packed {
+                chunk,
+                length,
+                packed,
+            } => (chunk, length, Some(packed as usize)),
             other => return Err(unexpected(&other)),
         };
-        let chunks = self.fetch.tensors.get(tensor).map(|t| &t.chunks);
-        let index = usize::try_from(chunk).ok();
-        let place = chunks.and_then(|c| c.get(index?));
-        let Some(place) = place.filter(|_| number == chunk) else {
+        let fetch = self.fetch;
+        let place = fetch.tensors.get(tensor).and_then(|t| {
+            let range = chunk_range(t.bytes as u64, chunk)?;
+            Some((t.chunks.get(usize::try_from(chunk).ok()?)?, range))
+        });
+        let Some((place, range)) = place.filter(|_| number == chunk) else {
             return Err(format!("chunk {number} where chunk {chunk} was asked for"));
         };
-        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(scratch) = self
-            .scratch
-            .get_mut(..length)
-            .filter(|_| length == place.len())
-        else {
-            let wanted = place.len();
+        let wanted = (range.end - range.start) as usize;
+        let scratch = self.scratch.get_mut(..wanted);
+        let Some(scratch) = scratch.filter(|_| length as usize == wanted) else {
             return Err(format!("{length} bytes of a chunk that has {wanted}"));
         };
-        self.link.bytes(scratch)?;
-        let digest: Digest = chunk_digest(scratch);
-        if !self.fetch.progress().ledger.check(tensor, chunk, digest) {
-            let key = self.fetch.key(tensor);
-            return Err(format!("chunk {chunk} of {key:?} is not what it has to be"));
+        match packed {
+            None => self.link.bytes(scratch)?,
+            Some(packed) => {
+                self.packed.resize(CHUNK_BYTES as usize, 0);
+                let Some(part) = self.packed.get_mut(..packed).filter(|_| packed < wanted) else {
+                    return Err(format!("{packed} bytes for {wanted} compressed ones"));
+                };
+                self.link.bytes(part)?;
+                unpack(part, scratch)?;
+            }
         }
-        let differed = match self.fetch.compares {
-            true => differing(place.as_ref(), scratch).map(|range| {
-                let start = chunk * CHUNK_BYTES;
-                start + range.start as u64..start + range.end as u64
-            }),
+        fetch.heard(self.seeder);
+        let digest = chunk_digest(fetch.kind, scratch);
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        let progress = fetch.progress();
+        match progress.ledger.check(self.seeder, tensor, chunk, digest) {
+            Came::Right => {}
+            Came::Late => return Ok(()),
+            Came::Wrong => {
+                let key = fetch.key(tensor);
+                return Err(format!("chunk {chunk} of {key:?} is not what it has to be"));
+            }
+        }
+        // What may differ comes from one seeder as a whole: which one must not change meanwhile.
+        let held = match progress.ledger.has_one_source(tensor) {
+            true => Some(progress),
+            false => {
+                drop(progress);
+                None
+            }
+        };
+        let differed = match fetch.compares {
+            true => differing(place.as_ref(), scratch)
+                .map(|part| range.start + part.start as u64..range.start + part.end as u64),
             false => None,
         };
         place.copy_from_slice(scratch);
-        let watch = self.fetch.watch;
-        watch.stored(self.seeder, length as u64, tensor, differed);
-        self.fetch.update(|ledger| ledger.stored(tensor, chunk));
+        let missing = match held {
+            Some(mut progress) => progress.ledger.stored(tensor, chunk),
+            None => fetch.progress().ledger.stored(tensor, chunk),
+        };
+        fetch.changed.notify_all();
+        if missing {
+            let watch = fetch.watch;
+            watch.stored(self.seeder, wanted as u64, tensor, differed);
+        }
         Ok(())
     }
 
@@ -306,6 +377,17 @@ impl Fetcher<'_, '_> {
             Some(reply) => Ok(reply),
             None => Err("it closed the connection".into()),
         }
+    }
+}
+
+/// Decompresses a chunk, and never more than that, whatever the bytes claim.
+fn unpack(packed: &[u8], into: &mut [u8]) -> Result<(), String> {
+    let wanted = into.len();
+    let mut unpacker = zstd::bulk::Decompressor::new().map_err(|e| e.to_string())?;
+    match unpacker.decompress_to_buffer(packed, into) {
+        Ok(n) if n == wanted => Ok(()),
+        Ok(n) => Err(format!("{n} compressed bytes of a chunk that has {wanted}")),
+        Err(cause) => Err(format!("a chunk that cannot be decompressed: {cause}")),
     }
 }
 
@@ -320,11 +402,15 @@ fn differing(a: &[u8], b: &[u8]) -> Option<Range<usize>> {
 fn unexpected(reply: &StateReply) -> String {
     let what = match reply {
         StateReply::Digests(_) => "digests",
-        StateReply::Chunk { .. } => "a chunk",
+        StateReply::Chunk { .. } | StateReply::Packed { .. } => "a chunk",
         StateReply::No(_) => "a refusal",
     };
     format!("{what} where something else was asked for")
 }
+
+/// Longest silence of a seeder that those who have nothing else to do stand by: some round trips of
+/// any path.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Requests under way at a time, whatever their size: the seeder always has one to work on.
 const REQUESTS: usize = 2;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread::{Builder, Scope};
 use std::time::Instant;
 
 use super::cancel::Cancel;
-use super::fetch::{Fetch, Place, fetch};
+use super::fetch::{Fetch, How, Place, fetch};
 use super::seeders::Seeders;
 use super::serve::{Given, Seed, serve};
 use super::{Message, SyncOrders, Task, Watch};
@@ -20,6 +20,7 @@ use crate::state::digest::{CHUNK_BYTES, TensorDigest, state_digest};
 use crate::state::ledger::{Ledger, Wanted};
 use crate::state::shared::SharedTensor;
 use crate::transport::slots::Slot;
+use crate::types::DigestKind;
 use crate::wire::reason::RequestCause;
 use crate::wire::state::CHUNKS_PER_REQUEST;
 
@@ -50,13 +51,22 @@ pub(crate) struct Difference {
     pub(crate) holders: Vec<MemberId>,
 }
 
-/// Carries a plan out, and serves others, until the control thread ends it. `digests` are those
-/// that the offer of `revision` was made from, by tensor. `says` takes what the peer machine must
-/// know.
+/// The own state as it was offered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own<'d> {
+    /// Digests of the run.
+    pub(crate) kind: DigestKind,
+    /// By tensor.
+    pub(crate) digests: &'d [TensorDigest],
+    /// Its revision.
+    pub(crate) revision: u64,
+}
+
+/// Carries a plan out, and serves others, until the control thread ends it. `says` takes what the
+/// peer machine must know.
 pub(crate) fn run(
     tensors: &mut [SharedTensor<'_>],
-    digests: &[TensorDigest],
-    revision: u64,
+    own: Own<'_>,
     watch: &Watch,
     orders: SyncOrders,
     says: impl Fn(PeerInput),
@@ -69,7 +79,7 @@ pub(crate) fn run(
             Ok(other) => early.push(other),
         }
     };
-    let parts = match divide(tensors, digests, &task) {
+    let parts = match divide(tensors, own, &task) {
         Ok(parts) => parts,
         Err(what) => {
             says(failed(&task, what));
@@ -79,14 +89,21 @@ pub(crate) fn run(
         }
     };
     // What differs at an old revision, or where members may differ, is no surprise.
-    let same = revision == task.plan.revision;
+    let same = own.revision == task.plan.revision;
     let equal: Vec<bool> = parts.wanted.iter().map(|w| w.expected.is_some()).collect();
     let ledger = Ledger::new(parts.wanted);
-    let fetch = Fetch::new(ledger, parts.places, watch, same);
+    let how = How {
+        kind: own.kind,
+        patience: task.timing.heartbeat,
+        compares: same,
+    };
+    let fetch = Fetch::new(ledger, parts.places, watch, how);
     let seed = Seed {
         op: task.plan.op,
         tensors: parts.given,
         sent: AtomicU64::new(0),
+        packs: task.packs,
+        packers: AtomicUsize::new(0),
     };
     let cancel = Cancel::new();
     std::thread::scope(|scope| {
@@ -150,7 +167,7 @@ struct Parts<'t> {
 
 fn divide<'t>(
     tensors: &'t mut [SharedTensor<'_>],
-    digests: &'t [TensorDigest],
+    own: Own<'t>,
     task: &Task,
 ) -> Result<Parts<'t>, String> {
     let mut entries: BTreeMap<_, _> = task.plan.fetch.iter().map(|e| (&*e.key, e)).collect();
@@ -159,13 +176,14 @@ fn divide<'t>(
     let mut given = BTreeMap::new();
     let mut roots = Vec::new();
     let mut requests = 0;
-    for (tensor, digest) in tensors.iter_mut().zip(digests) {
+    for (tensor, digest) in tensors.iter_mut().zip(own.digests) {
         let count = tensor.count();
         let key = tensor.key.as_str();
         let mut root = digest.root;
         if let Some(entry) = entries.remove(key) {
             root = entry.digest.unwrap_or(root);
             wanted.push(Wanted {
+                kind: own.kind,
                 data_type: tensor.data_type,
                 count,
                 expected: entry.digest,

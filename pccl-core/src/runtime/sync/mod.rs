@@ -21,7 +21,7 @@ use crate::ids::{MemberId, RunId, Token};
 use crate::transport::slots::Slot;
 use crate::wire::control::SyncPlan;
 
-pub(crate) use job::{Synchronised, run};
+pub(crate) use job::{Own, Synchronised, run};
 pub use progress::SyncProgress;
 pub(crate) use progress::Watch;
 
@@ -38,6 +38,8 @@ pub(crate) struct Task {
     pub(crate) token: Token,
     /// Limits of dials and of silence.
     pub(crate) timing: Timing,
+    /// Whether chunks may be compressed for others.
+    pub(crate) packs: bool,
 }
 
 /// What the user's thread hears.

@@ -1,19 +1,20 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
 use super::*;
-use crate::ids::{Digest, Round, Serial, Tag};
+use crate::ids::{ContentDigest, Digest, Round, Serial, Tag};
 use crate::membership::peer::PeerInput;
 use crate::state::digest::TensorDigest;
 use crate::state::shared::SharedState;
 use crate::testing::{Relay, Rules};
 use crate::transport::admission::Admission;
 use crate::transport::listener::{Gate, Listener};
-use crate::types::{DataType, OpKey, OpKind, SyncStrategy};
+use crate::types::{DataType, DigestKind, OpKey, OpKind, SyncStrategy};
 use crate::wire::control::{FetchEntry, MemberInfo, OpName};
 use crate::wire::frame::{self, Decoder};
 use crate::wire::reason::RequestCause;
@@ -24,6 +25,7 @@ use crate::wire::state::{
 const RUN: RunId = RunId(5);
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
+const FAST: DigestKind = DigestKind::Fast;
 
 const OP: OpName = OpName {
     round: Round(1),
@@ -65,11 +67,17 @@ fn admission(id: u64) -> Admission {
 }
 
 /// Starts a member's part. `spoil` changes the tensors after their digests have been taken.
-fn member(id: u64, mut tensors: Tensors, spoil: fn(&mut Tensors)) -> Member {
+fn member(id: u64, tensors: Tensors, spoil: fn(&mut Tensors)) -> Member {
+    member_with(FAST, id, tensors, spoil)
+}
+
+fn member_with(kind: DigestKind, id: u64, mut tensors: Tensors, spoil: fn(&mut Tensors)) -> Member {
     let (control, orders) = pair();
     let (address, stop) = listen(id, control.messages.clone());
     let digests = with_state(&mut tensors, |state| {
-        state.offer(SyncStrategy::EnforcePopular, false, 0).digests
+        state
+            .offer(kind, SyncStrategy::EnforcePopular, false, 0)
+            .digests
     });
     spoil(&mut tensors);
     let (says, said) = channel();
@@ -77,7 +85,12 @@ fn member(id: u64, mut tensors: Tensors, spoil: fn(&mut Tensors)) -> Member {
     let user = std::thread::spawn(move || {
         let done = with_state(&mut tensors, |state| {
             let watch = Watch::default();
-            run(state.tensors_mut(), &taken, 7, &watch, orders, |input| {
+            let own = Own {
+                kind,
+                digests: &taken,
+                revision: 7,
+            };
+            run(state.tensors_mut(), own, &watch, orders, |input| {
                 let _ = says.send(input);
             })
         });
@@ -142,7 +155,7 @@ fn task(own: u64, fetch: Vec<FetchEntry>, seeders: Vec<MemberInfo>) -> Task {
             op: OP,
             quoted: Serial::default(),
             revision: 7,
-            fetch,
+            fetch: Arc::new(fetch),
             seeders,
             readers: Vec::new(),
         },
@@ -150,10 +163,11 @@ fn task(own: u64, fetch: Vec<FetchEntry>, seeders: Vec<MemberInfo>) -> Task {
         own: MemberId(own),
         token: token(own),
         timing: Timing::default(),
+        packs: false,
     }
 }
 
-fn entry(key: &str, digest: Option<Digest>) -> FetchEntry {
+fn entry(key: &str, digest: Option<ContentDigest>) -> FetchEntry {
     FetchEntry {
         key: key.into(),
         digest,
@@ -268,32 +282,120 @@ fn a_seeder_cut_in_the_middle_is_replaced_by_another() {
 }
 
 #[test]
-fn content_that_is_not_the_elected_one_never_touches_a_tensor() {
-    let elected = || -> Tensors { vec![("a", content(1, 3 * MIB), false)] };
-    let liar = member(1, elected(), |tensors| tensors[0].1[2 * MIB + 3] ^= 1);
-    liar.control.plan(task(1, vec![], vec![]));
-    let joiner = member(4, vec![("a", content(2, 3 * MIB), false)], |_| {});
-    let fetch = vec![entry("a", Some(liar.digests[0].root))];
-    joiner
-        .control
-        .plan(task(4, fetch.clone(), vec![liar.info.clone()]));
-    match joiner.said.recv_timeout(LIMIT).unwrap() {
-        PeerInput::OpFailed {
-            cause: RequestCause::FetchFailed { what },
-            ..
-        } => assert!(what.contains("m1: chunk 2 of \"a\""), "{what}"),
-        other => panic!("{other:?}"),
-    }
-    // Another seeder puts it right: only what is missing comes from it.
-    let honest = seeder(2, elected());
-    joiner
-        .control
-        .plan(task(4, fetch, vec![honest.info.clone()]));
+fn what_a_stalled_seeder_owes_comes_from_another() {
+    let elected = || -> Tensors {
+        vec![
+            ("a", content(1, 24 * MIB), false),
+            ("b", content(2, 3 * MIB), true),
+        ]
+    };
+    let (one, two) = (seeder(1, elected()), seeder(2, elected()));
+    let own = vec![
+        ("a", content(2, 24 * MIB), false),
+        ("b", content(3, 3 * MIB), true),
+    ];
+    let joiner = member(3, own, |_| {});
+    let (slow, swift) = (one.relay(), two.relay());
+    let rules = Rules {
+        rate: Some(20 * MIB as u64),
+        ..Rules::default()
+    };
+    slow.set(rules);
+    swift.set(rules);
+    let fetch = vec![entry("a", Some(one.digests[0].root)), entry("b", None)];
+    let mut task = task(3, fetch, vec![one.behind(&slow), two.behind(&swift)]);
+    // A connection that is silent would be given up long after this test.
+    task.timing = Timing::from_peer_timeout(LIMIT * 2);
+    joiner.control.plan(task);
+    wait_until(|| slow.passed() > 2 * MIB as u64);
+    slow.set(Rules {
+        cut_backward: true,
+        ..rules
+    });
     joiner.done();
     let (tensors, done) = joiner.end();
     assert_eq!(tensors, elected());
-    assert_eq!(done.rx_bytes, 3 * MIB as u64);
-    assert_eq!(honest.end().1.tx_bytes, MIB as u64);
+    assert_eq!(done.rx_bytes, 27 * MIB as u64);
+    assert_eq!(done.sources.len(), 2);
+    one.end();
+    two.end();
+}
+
+#[test]
+fn a_slow_reader_gets_what_shrinks_compressed() {
+    let noise = |seed: usize| -> Vec<u8> {
+        let mut state = seed as u64;
+        let next = |_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as u8
+        };
+        (0..8 * MIB).map(next).collect()
+    };
+    for (shrinks, bytes) in [(true, content(1, 40 * MIB)), (false, noise(7))] {
+        let size = bytes.len();
+        let elected: Tensors = vec![("a", bytes, false)];
+        let one = member(1, elected.clone(), |_| {});
+        one.control.plan(Task {
+            packs: true,
+            ..task(1, vec![], vec![])
+        });
+        let joiner = member(3, vec![("a", vec![0; size], false)], |_| {});
+        let relay = one.relay();
+        relay.set(Rules {
+            rate: Some(10 * MIB as u64),
+            ..Rules::default()
+        });
+        let fetch = vec![entry("a", Some(one.digests[0].root))];
+        joiner
+            .control
+            .plan(task(3, fetch, vec![one.behind(&relay)]));
+        joiner.done();
+        let passed = relay.passed();
+        let (tensors, done) = joiner.end();
+        assert!(tensors == elected);
+        assert_eq!(done.rx_bytes, size as u64);
+        assert_eq!(one.end().1.tx_bytes, size as u64);
+        if shrinks {
+            assert!(passed < (size - size / 4) as u64, "{passed}");
+        } else {
+            assert!(passed >= size as u64, "{passed}");
+        }
+    }
+}
+
+#[test]
+fn content_that_is_not_the_elected_one_never_touches_a_tensor() {
+    let elected = || -> Tensors { vec![("a", content(1, 3 * MIB), false)] };
+    for kind in [FAST, DigestKind::Cryptographic] {
+        let liar = member_with(kind, 1, elected(), |tensors| tensors[0].1[2 * MIB + 3] ^= 1);
+        liar.control.plan(task(1, vec![], vec![]));
+        let own = vec![("a", content(2, 3 * MIB), false)];
+        let joiner = member_with(kind, 4, own, |_| {});
+        let fetch = vec![entry("a", Some(liar.digests[0].root))];
+        joiner
+            .control
+            .plan(task(4, fetch.clone(), vec![liar.info.clone()]));
+        match joiner.said.recv_timeout(LIMIT).unwrap() {
+            PeerInput::OpFailed {
+                cause: RequestCause::FetchFailed { what },
+                ..
+            } => assert!(what.contains("m1: chunk 2 of \"a\""), "{what}"),
+            other => panic!("{other:?}"),
+        }
+        // Another seeder puts it right: only what is missing comes from it.
+        let honest = member_with(kind, 2, elected(), |_| {});
+        honest.control.plan(task(2, vec![], vec![]));
+        joiner
+            .control
+            .plan(task(4, fetch, vec![honest.info.clone()]));
+        joiner.done();
+        let (tensors, done) = joiner.end();
+        assert_eq!(tensors, elected());
+        assert_eq!(done.rx_bytes, 3 * MIB as u64);
+        assert_eq!(honest.end().1.tx_bytes, MIB as u64);
+    }
 }
 
 #[test]
@@ -339,7 +441,7 @@ fn a_fetch_without_seeders_fails_by_name() {
         token: token(8),
     };
     let joiner = member(3, vec![("a", content(2, 10), false)], |_| {});
-    let fetch = vec![entry("a", Some(Digest(1)))];
+    let fetch = vec![entry("a", Some(ContentDigest::fast(1)))];
     joiner.control.plan(task(3, fetch, vec![nobody]));
     match joiner.said.recv_timeout(LIMIT).unwrap() {
         PeerInput::OpFailed {

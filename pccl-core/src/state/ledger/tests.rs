@@ -5,18 +5,20 @@ use crate::state::digest::{CHUNK_BYTES, digest_tensor};
 
 const A: MemberId = MemberId(1);
 const B: MemberId = MemberId(2);
+const FAST: DigestKind = DigestKind::Fast;
 
 fn content(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 4096) as u8 ^ seed).collect()
 }
 
-fn chunks_of(bytes: &[u8]) -> Vec<Digest> {
-    digest_tensor(DataType::U8, bytes.len() as u64, bytes).chunks
+fn chunks_of(bytes: &[u8]) -> Vec<ContentDigest> {
+    digest_tensor(FAST, DataType::U8, bytes.len() as u64, bytes).chunks
 }
 
 fn wanted(own: &[u8], elected: Option<&[u8]>) -> Wanted {
-    let expected = elected.map(|e| digest_tensor(DataType::U8, e.len() as u64, e).root);
+    let expected = elected.map(|e| digest_tensor(FAST, DataType::U8, e.len() as u64, e).root);
     Wanted {
+        kind: FAST,
         data_type: DataType::U8,
         count: own.len() as u64,
         expected,
@@ -25,7 +27,7 @@ fn wanted(own: &[u8], elected: Option<&[u8]>) -> Wanted {
 }
 
 /// Carries one step out against a seeder that holds `content`. Whether there was one.
-fn serve(ledger: &mut Ledger, seeder: MemberId, step: Step, content: &[Digest]) -> bool {
+fn serve(ledger: &mut Ledger, seeder: MemberId, step: Step, content: &[ContentDigest]) -> bool {
     match step {
         Step::List {
             tensor,
@@ -41,8 +43,9 @@ fn serve(ledger: &mut Ledger, seeder: MemberId, step: Step, content: &[Digest]) 
             count,
         } => {
             for chunk in first..first + u64::from(count) {
-                assert!(ledger.check(tensor, chunk, content[chunk as usize]));
-                ledger.stored(tensor, chunk);
+                let came = ledger.check(seeder, tensor, chunk, content[chunk as usize]);
+                assert_eq!(came, Came::Right);
+                assert!(ledger.stored(tensor, chunk));
             }
         }
         Step::Wait | Step::Finished => return false,
@@ -50,7 +53,7 @@ fn serve(ledger: &mut Ledger, seeder: MemberId, step: Step, content: &[Digest]) 
     true
 }
 
-fn drain(ledger: &mut Ledger, seeder: MemberId, content: &[Digest]) -> u64 {
+fn drain(ledger: &mut Ledger, seeder: MemberId, content: &[ContentDigest]) -> u64 {
     let mut chunks = 0;
     for _ in 0..10_000 {
         let step = ledger.next(seeder);
@@ -130,8 +133,10 @@ fn a_tensor_of_one_chunk_needs_no_list() {
     let [right] = chunks_of(&elected)[..] else {
         panic!();
     };
-    assert!(!ledger.check(0, 0, chunks_of(&own)[0]) && !ledger.check(0, 1, right));
-    assert!(ledger.check(0, 0, right));
+    let other = chunks_of(&own)[0];
+    assert_eq!(ledger.check(A, 0, 0, other), Came::Wrong);
+    assert_eq!(ledger.check(A, 0, 1, right), Came::Late);
+    assert_eq!(ledger.check(A, 0, 0, right), Came::Right);
     ledger.lost(A);
     assert_eq!(ledger.next(B), chunk);
     ledger.stored(0, 0);
@@ -180,22 +185,55 @@ fn a_tensor_that_may_differ_comes_from_one_member() {
     // B's list is asked for, and all of its chunks come from B.
     assert_eq!(drain(&mut ledger, B, &chunks_of(&b)), 20);
     assert!(ledger.is_complete());
-    assert!(!ledger.check(0, 5, chunks_of(&a)[5]));
+    assert_eq!(ledger.check(A, 0, 5, chunks_of(&a)[5]), Came::Late);
     // A seeder that is lost after it has given all of it changes nothing.
     ledger.lost(B);
     assert!(ledger.is_complete());
 }
 
 #[test]
+fn what_a_stalled_seeder_was_asked_for_comes_from_whoever_is_first() {
+    let elected = content(1, CHUNK * 12);
+    let list = chunks_of(&elected);
+    let own = content(2, CHUNK * 12);
+    let mut ledger = Ledger::new(vec![wanted(&own, Some(&elected))]);
+    let step = ledger.next(A);
+    serve(&mut ledger, A, step, &list);
+    assert!(matches!(ledger.next(A), Step::Chunks { count: 8, .. }));
+    assert_eq!(drain(&mut ledger, B, &list), 4);
+    assert!(ledger.stalled(A) && !ledger.stalled(A) && !ledger.stalled(B));
+    // Late as it is, what nobody else has been asked for is welcome.
+    assert_eq!(ledger.check(A, 0, 3, list[3]), Came::Right);
+    assert!(ledger.stored(0, 3));
+    assert_eq!(ledger.next(B), chunks(0, 3));
+    // And so is what another one has been asked for and not given; the second time it is not.
+    assert_eq!(ledger.check(A, 0, 1, list[1]), Came::Right);
+    assert!(ledger.stored(0, 1) && !ledger.stored(0, 1));
+    assert_eq!(ledger.check(B, 0, 1, list[1]), Came::Late);
+    assert!(ledger.stored(0, 0) && ledger.stored(0, 2));
+    assert_eq!(drain(&mut ledger, B, &list), 4);
+    assert!(ledger.is_complete());
+}
+
+fn chunks(first: u64, count: u32) -> Step {
+    Step::Chunks {
+        tensor: 0,
+        first,
+        count,
+    }
+}
+
+#[test]
 fn long_lists_come_in_pages() {
     let chunks = u64::from(DIGESTS_PER_REQUEST) * 2 + 10;
-    let list: Vec<Digest> = (0..chunks).map(|i| Digest(i.into())).collect();
+    let list: Vec<ContentDigest> = (0..chunks).map(|i| ContentDigest::fast(i.into())).collect();
     let count = chunks * CHUNK_BYTES;
     let mut ledger = Ledger::new(vec![Wanted {
+        kind: FAST,
         data_type: DataType::U8,
         count,
-        expected: Some(root(DataType::U8, count, &list)),
-        own: vec![Digest(u128::MAX); chunks as usize],
+        expected: Some(root(FAST, DataType::U8, count, &list)),
+        own: vec![ContentDigest::fast(u128::MAX); chunks as usize],
     }]);
     assert_eq!(drain(&mut ledger, A, &list), chunks);
     assert!(ledger.is_complete());
@@ -207,14 +245,15 @@ proptest! {
         events in proptest::collection::vec((0..3u64, any::<bool>()), 0..60),
         tensors in proptest::collection::vec((0..30u64, any::<bool>()), 1..4),
     ) {
-        let list = |(chunks, _): &(u64, bool)| (0..*chunks).map(|i| Digest(i.into())).collect();
-        let lists: Vec<Vec<Digest>> = tensors.iter().map(list).collect();
+        let list = |(chunks, _): &(u64, bool)| (0..*chunks).map(|i| ContentDigest::fast(i.into())).collect();
+        let lists: Vec<Vec<ContentDigest>> = tensors.iter().map(list).collect();
         let wants = lists.iter().zip(&tensors).map(|(list, (chunks, differs))| {
             let count = chunks * CHUNK_BYTES;
-            let root = root(DataType::U8, count, list);
+            let root = root(FAST, DataType::U8, count, list);
             let mut own = list.clone();
-            own.iter_mut().step_by(3).for_each(|digest| digest.0 += 1000);
+            own.iter_mut().step_by(3).for_each(|digest| digest.0[2] += 1);
             Wanted {
+                kind: FAST,
                 data_type: DataType::U8,
                 count,
                 expected: (!differs).then_some(root),
@@ -229,7 +268,9 @@ proptest! {
         for (who, lost) in events {
             let seeder = MemberId(who);
             let step = ledger.next(seeder);
-            if lost {
+            if lost && seeder == A {
+                ledger.stalled(seeder);
+            } else if lost {
                 ledger.lost(seeder);
             } else {
                 serve(&mut ledger, seeder, step, &lists[of(step)]);

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ids::{
-    Digest, Epoch, Incarnation, MemberId, PeerGroup, Round, RunId, Serial, Tag, Token, ViewId,
+    ContentDigest, Digest, Epoch, Incarnation, MemberId, PeerGroup, Round, RunId, Serial, Tag,
+    Token, ViewId,
 };
 use crate::types::{
     Attributes, DataType, OpKey, OpKind, ReduceDescriptor, ReduceOp, StateEntry, StateOffer,
@@ -107,13 +108,13 @@ fn frames() -> Vec<Vec<u8>> {
     let offer = StateOffer {
         revision: 10,
         strategy: SyncStrategy::EnforcePopular,
-        entries: vec![StateEntry {
+        entries: std::sync::Arc::new(vec![StateEntry {
             key: "w".into(),
             data_type: DataType::BF16,
             count: 6,
             allow_content_inequality: false,
-            digest: Digest(3),
-        }],
+            digest: ContentDigest::fast(3),
+        }]),
         torn: false,
     };
     let group = GroupView {

@@ -19,7 +19,7 @@ fn sync(world: &World) -> Open {
     open.what = OpBody::Sync(crate::types::StateOffer {
         revision: 0,
         strategy: SyncStrategy::EnforcePopular,
-        entries: vec![],
+        entries: Default::default(),
         torn: false,
     });
     open

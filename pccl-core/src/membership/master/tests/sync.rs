@@ -1,8 +1,10 @@
 //! Synchronisations. (Rules 21, 22)
 
+use std::sync::Arc;
+
 use super::harness::*;
 use crate::event::Event;
-use crate::ids::{Digest, Epoch, MemberId, Serial};
+use crate::ids::{ContentDigest, Digest, Epoch, MemberId, Serial};
 use crate::types::{DataType, OpKey, OpKind, StateEntry, StateOffer, SyncStrategy};
 use crate::wire::control::{
     AbortRequest, Done, Down, OpBody, OpName, OpReport, Open, Outcome, Report, SyncPlan, Up,
@@ -13,13 +15,13 @@ fn offer(revision: u64, digest: u128) -> StateOffer {
     StateOffer {
         revision,
         strategy: SyncStrategy::EnforcePopular,
-        entries: vec![StateEntry {
+        entries: Arc::new(vec![StateEntry {
             key: "w".into(),
             data_type: DataType::F32,
             count: 4,
             allow_content_inequality: false,
-            digest: Digest(digest),
-        }],
+            digest: ContentDigest::fast(digest),
+        }]),
         torn: false,
     }
 }
@@ -68,7 +70,7 @@ fn the_outdated_fetch_from_the_up_to_date_and_the_revision_is_counted() {
         open(&mut world, *id, offer(0, digest));
     }
     let outdated = plan(&mut world, ids[2]);
-    assert_eq!(outdated.fetch[0].digest, Some(Digest(7)));
+    assert_eq!(outdated.fetch[0].digest, Some(ContentDigest::fast(7)));
     assert_eq!(
         outdated.seeders.iter().map(|m| m.id).collect::<Vec<_>>(),
         ids[..2]
@@ -167,6 +169,39 @@ fn nobody_is_evicted_when_nothing_can_be_elected() {
     }
     assert_eq!(world.ring(0), ids);
     assert_eq!(world.master.status().groups[0].expected_revision, None);
+}
+
+#[test]
+fn lists_of_tensors_are_kept_once_and_never_without_bound() {
+    for (differ, size) in [(false, 40), (true, 40), (true, 4)] {
+        let (mut world, ids) = World::of(8);
+        let list = |member: usize| {
+            let tensor = |i: usize| StateEntry {
+                key: format!("tensor {i:05}"),
+                digest: ContentDigest::fast(if differ { member } else { 0 } as u128),
+                ..offer(0, 0).entries[0].clone()
+            };
+            Arc::new((0..size).map(tensor).collect())
+        };
+        // Twice what one member offers.
+        world.master.config.limits.lists = 2 * 40 * (size_of::<StateEntry>() + 12);
+        for (i, id) in ids.iter().enumerate() {
+            let offer = StateOffer {
+                entries: list(i),
+                ..offer(0, 0)
+            };
+            open(&mut world, *id, offer);
+        }
+        let got = world.take(ids[0]);
+        match &got[..] {
+            [Down::SyncPlan(_)] => assert!(!differ || size == 4),
+            [Down::Verdict(verdict), ..] => {
+                let text = format!("{:?}", verdict.outcome);
+                assert!(differ && size == 40 && text.contains("3 members"), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
@@ -270,7 +305,7 @@ fn who_comes_back_gets_its_plan_again_even_under_the_epoch_after_a_removal() {
     let kept = message(&world, 0, offer(0, 7));
     for (id, count) in ids.iter().zip([4, 4, 5]) {
         let mut offer = offer(0, 7);
-        offer.entries[0].count = count;
+        Arc::make_mut(&mut offer.entries)[0].count = count;
         open(&mut world, *id, offer);
     }
     let first = plan(&mut world, ids[1]);

@@ -231,6 +231,7 @@ fn parameters() -> RunParameters {
         heartbeat_ms: HEARTBEAT.as_millis() as u32,
         peer_timeout_ms: PEER_TIMEOUT.as_millis() as u32,
         master_limit_ms: MASTER_LIMIT.as_millis() as u32,
+        digests: Default::default(),
     }
 }
 

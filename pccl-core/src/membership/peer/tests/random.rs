@@ -108,7 +108,7 @@ fn input(rig: &mut Rig, ledger: &mut Ledger, step: &Step) -> Option<PeerInput> {
                 (2, 1..=4) => Request::Sync(StateOffer {
                     revision: 1,
                     strategy: SyncStrategy::EnforcePopular,
-                    entries: Vec::new(),
+                    entries: Default::default(),
                     torn: false,
                 }),
                 _ => Request::Reduce {
@@ -182,7 +182,7 @@ fn input(rig: &mut Rig, ledger: &mut Ledger, step: &Step) -> Option<PeerInput> {
                 op: pick(&ledger.opened, b)?.0,
                 quoted: pick(&ledger.opened, b)?.1,
                 revision: 1,
-                fetch: Vec::new(),
+                fetch: Default::default(),
                 seeders: Vec::new(),
                 readers: vec![(MemberId(u64::from(b % 9)), Token(1))],
             }),

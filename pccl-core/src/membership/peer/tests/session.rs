@@ -421,6 +421,7 @@ fn parameters_of_zero_do_not_make_the_machine_spin() {
             heartbeat_ms: 0,
             peer_timeout_ms: 0,
             master_limit_ms: 0,
+            digests: Default::default(),
         },
     });
     let outputs = rig.pass(Duration::from_millis(20));

@@ -12,7 +12,7 @@ fn offer() -> StateOffer {
     StateOffer {
         revision: 3,
         strategy: SyncStrategy::EnforcePopular,
-        entries: Vec::new(),
+        entries: Default::default(),
         torn: false,
     }
 }
@@ -32,7 +32,7 @@ fn plan(readers: &[u64]) -> SyncPlan {
         op: sync_name(),
         quoted: serial(0),
         revision: 4,
-        fetch: Vec::new(),
+        fetch: Default::default(),
         seeders: Vec::new(),
         readers: readers
             .iter()

@@ -2,8 +2,6 @@ mod plain;
 mod rules;
 mod scenarios;
 
-use std::collections::BTreeSet;
-
 use super::*;
 use SyncStrategy::{EnforcePopular, ReceiveOnly, SendOnly};
 
@@ -18,7 +16,7 @@ fn tensor(key: &str, content: u128) -> StateEntry {
         data_type: DataType::U8,
         count: 1024,
         allow_content_inequality: false,
-        digest: Digest(content),
+        digest: ContentDigest::fast(content),
     }
 }
 
@@ -74,7 +72,7 @@ impl Group {
                 let offer = self.offers.get_mut(id).unwrap();
                 for key in fetched(&election, *id) {
                     let at = offer.entries.iter().position(|e| e.key == key).unwrap();
-                    offer.entries[at] = seeder.as_ref().unwrap()[at].clone();
+                    Arc::make_mut(&mut offer.entries)[at] = seeder.as_ref().unwrap()[at].clone();
                 }
                 offer.revision = election.revision.unwrap();
                 continue;
@@ -92,7 +90,7 @@ impl Group {
         self.offers[&id]
             .entries
             .iter()
-            .map(|e| e.digest.0)
+            .map(|e| u128::from_le_bytes(e.digest.0[..16].try_into().unwrap()))
             .collect()
     }
 

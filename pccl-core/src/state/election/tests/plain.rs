@@ -24,9 +24,9 @@ fn plainly(expected: Option<u64>, offers: &BTreeMap<MemberId, StateOffer>) -> Pl
         .filter(|(_, o)| sends(o) && o.revision == revision)
         .collect();
     let strip = |o: &StateOffer| {
-        let mut entries = o.entries.clone();
+        let mut entries = o.entries.to_vec();
         for e in entries.iter_mut().filter(|e| e.allow_content_inequality) {
-            e.digest = Digest(0);
+            e.digest = ContentDigest::default();
         }
         entries
     };
@@ -48,8 +48,10 @@ fn plainly(expected: Option<u64>, offers: &BTreeMap<MemberId, StateOffer>) -> Pl
     };
     for &(id, o) in &alive {
         let bare = |o: &StateOffer| {
-            let mut entries = o.entries.clone();
-            entries.iter_mut().for_each(|e| e.digest = Digest(0));
+            let mut entries = o.entries.to_vec();
+            entries
+                .iter_mut()
+                .for_each(|e| e.digest = ContentDigest::default());
             entries
         };
         if bare(o) != bare(winner) {
@@ -57,7 +59,7 @@ fn plainly(expected: Option<u64>, offers: &BTreeMap<MemberId, StateOffer>) -> Pl
         }
         let old = o.revision < revision;
         let mut keys = Vec::new();
-        for (own, elected) in o.entries.iter().zip(&winner.entries) {
+        for (own, elected) in o.entries.iter().zip(&*winner.entries) {
             let dirty = own.digest != elected.digest && !own.allow_content_inequality;
             if dirty || (own.allow_content_inequality && (old || o.torn)) {
                 keys.push(own.key.clone());

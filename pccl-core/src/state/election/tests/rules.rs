@@ -44,7 +44,7 @@ fn type_count_flag_and_key_set_must_be_equal() {
 #[test]
 fn a_list_that_is_not_canonical_fails_alone() {
     let mut odd = simple(EnforcePopular, 1);
-    odd.entries.push(tensor("key1", 1));
+    Arc::make_mut(&mut odd.entries).push(tensor("key1", 1));
     let election = Group::new([odd, simple(EnforcePopular, 1)]).sync();
     assert_eq!(failed(&election), [A]);
 }
@@ -163,7 +163,7 @@ fn content_that_may_differ_goes_to_newcomers_and_torn_members_only() {
             key: "rng".to_owned(),
             digest: None,
         };
-        assert_eq!(*keys, [rng]);
+        assert_eq!(**keys, [rng]);
     }
 }
 
