@@ -5,6 +5,19 @@
 # which makes sure that .venv has the module `pccl` as the sources are now, and what the requirement files
 # list, and sets PYTHON to its interpreter. Does nothing if none of that has changed since. (Each step says `|| return`:
 # where a caller tests the outcome, `set -e` does not count.)
+#
+#   find_version MINOR
+#
+# which prints a CPython 3.MINOR of this machine, or fails.
+#
+#   install_wheel FOLDER
+#
+# which unpacks the wheel in dist/ there, to be put on PYTHONPATH.
+#
+#   cached_python NAME INTERPRETER REQUIREMENTS...
+#
+# which makes sure that an environment of that interpreter with these requirements is in the cache, outside the
+# repository, and sets CACHED to its interpreter. PCCL_TEST_CACHE chooses the place.
 # shellcheck shell=bash
 
 # The newest CPython from 3.10 on that runs. PCCL_PYTHON chooses another.
@@ -20,6 +33,22 @@ find_python() {
     return 1
 }
 
+find_version() {
+    local candidate
+    for candidate in "python3.$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$1".*/bin/python3; do
+        if "$candidate" -c "import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, $1))" >/dev/null 2>&1; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+install_wheel() {
+    rm -rf "$1"
+    "$CACHED" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target "$1" dist/pccl-*.whl
+}
+
 # Stands for everything that the environment is made from.
 fingerprint() {
     local python=$1
@@ -27,7 +56,7 @@ fingerprint() {
     {
         "$python" -VV
         find Cargo.toml Cargo.lock pccl-core/Cargo.toml pccl-core/src pccl-py/Cargo.toml pccl-py/pyproject.toml \
-            pccl-py/src pccl-py/python "$@" -type f ! -name '*.pyc' ! -name '*.so' | LC_ALL=C sort |
+            pccl-py/build.rs pccl-py/wheel.sh pccl-py/src pccl-py/python "$@" -type f ! -name '*.pyc' ! -name '*.so' | LC_ALL=C sort |
             while IFS= read -r file; do
                 printf '%s ' "$file"
                 git hash-object --no-filters "$file"
@@ -51,15 +80,13 @@ prepare_python() {
     [ -e .venv/Scripts ] && PYTHON=$PWD/.venv/Scripts/python
     # Packages are compiled when they are imported: most of their modules never are.
     local install=("$PYTHON" -m pip install --quiet --disable-pip-version-check --no-compile)
-    "${install[@]}" -r pccl-py/requirements-build.txt || return
     for file in "$@"; do
         requirements+=(-r "$file")
     done
     # Beside the build: one waits for the network and the disk, the other for the compiler.
     "${install[@]}" "${requirements[@]}" &
     installing=$!
-    rm -rf dist
-    "$PYTHON" -m maturin build --quiet --release --locked --manifest-path pccl-py/Cargo.toml --interpreter "$PYTHON" --out dist || {
+    bash pccl-py/wheel.sh || {
         kill "$installing"
         return 1
     }
@@ -67,5 +94,28 @@ prepare_python() {
     "${install[@]}" --no-deps --force-reinstall dist/pccl-*.whl || return
     "$PYTHON" -c 'import pccl; print("pccl", pccl.__version__, "is ready")' || return
     echo "$wanted" >"$stamp"
+    echo "set up in $((SECONDS - begin)) s"
+}
+
+cached_python() {
+    local name=$1 interpreter=$2 file key place requirements=() begin=$SECONDS
+    shift 2
+    key=$({ "$interpreter" -VV && cat "$@"; } | git hash-object --stdin) || return
+    for file in "$@"; do
+        requirements+=(-r "$file")
+    done
+    place=${PCCL_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pccl-test}/$name-${key:0:12}
+    CACHED=$place/bin/python
+    if [ -x "$CACHED" ]; then
+        return
+    fi
+    echo "setting up $place"
+    # Under another name until it is whole. An environment may be moved as long as its scripts are not run by name.
+    rm -rf "$place.part"
+    "$interpreter" -m venv "$place.part" || return
+    # Packages as large as these are not kept a second time in pip's own cache.
+    "$place.part/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-cache-dir \
+        "${requirements[@]}" || return
+    mv "$place.part" "$place" || return
     echo "set up in $((SECONDS - begin)) s"
 }

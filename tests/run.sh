@@ -45,7 +45,7 @@ step lints cargo clippy --workspace --all-targets --all-features --locked -- -D 
 step rust rust_tests --workspace --all-features
 step doctests cargo test --workspace --doc --all-features --locked
 step documentation documentation
-step python prepare_python pccl-py/requirements-test.txt examples/digits/requirements.txt
+step python prepare_python pccl-py/requirements-test.txt pccl-py/requirements-run.txt examples/digits/requirements.txt
 step "python format" "$PYTHON" -m ruff format --check --config pccl-py/pyproject.toml pccl-py examples
 step "python lints" "$PYTHON" -m ruff check --config pccl-py/pyproject.toml pccl-py examples
 step "python types" python_types

@@ -4,5 +4,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . pccl-py/venv.sh
 # Everything that any script here needs, so that they share one environment.
-prepare_python pccl-py/requirements-test.txt examples/digits/requirements.txt
+prepare_python pccl-py/requirements-test.txt pccl-py/requirements-run.txt examples/digits/requirements.txt
 exec "$PYTHON" examples/digits/digits.py "$@"

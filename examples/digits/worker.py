@@ -179,7 +179,7 @@ class Worker:
         """Stands for all bits of the shared state."""
         hashed = hashlib.sha256()
         for tensor in self.state.tensors:
-            hashed.update(tensor.array.tobytes())
+            hashed.update(np.asarray(tensor.tensor).tobytes())
         return hashed.hexdigest()[:16]
 
 

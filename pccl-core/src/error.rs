@@ -74,6 +74,14 @@ pub enum Error {
         "the call was abandoned; this peer has left the run and must join and synchronise again"
     )]
     Abandoned,
+    /// Several operations were given up between two of them.
+    #[error("given up after {committed} of {total} operations")]
+    GivenUp {
+        /// How many were committed.
+        committed: usize,
+        /// How many there are.
+        total: usize,
+    },
     /// The master was stopped in good order, which ends the run.
     #[error("the master at {address} was stopped")]
     MasterStopped {

@@ -107,8 +107,8 @@ pub mod types;
 pub mod wire;
 
 pub use api::{
-    AsyncReduce, Begin, CallHandle, CallOptions, Communicator, Divergence, Element, Master, Member,
-    OpHandle, ReduceInfo, ReduceRequest, SyncInfo, master_status,
+    AsyncReduce, BatchDone, BatchStop, Begin, CallHandle, CallOptions, Communicator, Divergence,
+    Element, Master, Member, OpHandle, ReduceInfo, ReduceRequest, SyncInfo, master_status,
 };
 pub use runtime::events::EventStream;
 pub use runtime::sync::SyncProgress;

@@ -5,7 +5,7 @@ mod support;
 
 use pccl_core::ids::Tag;
 use pccl_core::types::ReduceOp;
-use pccl_core::{CallOptions, ReduceRequest};
+use pccl_core::{BatchStop, CallOptions, ReduceRequest};
 use support::{each, group, within_limit};
 
 #[test]
@@ -99,5 +99,39 @@ fn many_end_when_nobody_else_is_left() {
         let ended = members[0].all_reduce_multiple_with_retry(vec![request], 4);
         assert_eq!(ended, Err(pccl_core::error::Error::TooFewPeers));
         assert_eq!(buffer, [1; 3]);
+    });
+}
+
+#[test]
+fn many_can_be_given_up_and_say_what_was_done() {
+    within_limit(|| {
+        let (_master, members) = group(2);
+        let stop = BatchStop::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Takes part in two of the five, and has the other member give up the rest.
+                for tag in 0..2 {
+                    let mut buffer = [1i64; 100];
+                    members[1]
+                        .all_reduce_in_place(&mut buffer, ReduceOp::Sum, Tag(tag))
+                        .unwrap();
+                }
+                stop.stop();
+            });
+            let mut buffers = [[1i64; 100]; 5];
+            let requests = buffers
+                .iter_mut()
+                .zip(0..)
+                .map(|(b, tag)| ReduceRequest::in_place(b, ReduceOp::Sum, Tag(tag)))
+                .collect();
+            let options = CallOptions::default();
+            let done = members[0].all_reduce_multiple_until(requests, 2, options, &stop);
+            assert!(done.ended.is_err(), "{done:?}");
+            // Each member has its verdict from the master at a time of its own: with the second
+            // still on its way when the batch is given up, it counts all the same.
+            assert_eq!(done.committed, [0, 1]);
+            assert!(done.info.tx_bytes > 0);
+            assert_eq!(buffers.map(|b| b[99]), [2, 2, 1, 1, 1]);
+        });
     });
 }

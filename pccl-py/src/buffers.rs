@@ -1,67 +1,28 @@
-//! Memory of numpy arrays, lent to the library.
+//! Memory of tensors, lent to the library.
 
-use pyo3::exceptions::PyKeyError;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::argument_error;
 
-/// The memory of a C-contiguous array, and the array itself, so that it lives.
-///
-/// Comes from numpy's array interface rather than the buffer protocol: the stable ABI has the
-/// latter from Python 3.11 on only, and numpy cannot export 16-bit brain floats through it.
+/// A tensor as the Python package hands it over: where it begins, how many bytes it has, and what
+/// keeps it there. The package has looked at it: it is contiguous and on the CPU, and writable
+/// where it is to be written. (`_tensors.py`)
+pub(crate) type View<'py> = (usize, usize, Bound<'py, PyAny>);
+
+/// The memory of a tensor, and the tensor itself, so that it lives.
 pub(crate) struct Memory {
     address: usize,
     bytes: usize,
-    _array: Py<PyAny>,
+    _owner: Py<PyAny>,
 }
 
 impl Memory {
-    /// Looks at `array`, which is called `name` in errors of `function`.
-    ///
-    /// # Errors
-    /// An `ArgumentError` if it is strided, or read-only though it is to be written.
-    pub(crate) fn of(
-        function: &str,
-        name: &str,
-        array: &Bound<'_, PyAny>,
-        writable: bool,
-    ) -> PyResult<Self> {
-        let py = array.py();
-        let interface = array.getattr(intern!(py, "__array_interface__"))?;
-        let interface = interface.cast_into::<PyDict>()?;
-        let strides = interface.get_item("strides")?;
-        if strides.is_some_and(|strides| !strides.is_none()) {
-            let why = format!(
-                "{name} is not C-contiguous; pass numpy.ascontiguousarray({name}) and copy back"
-            );
-            return Err(argument_error(py, function, why));
-        }
-        let (address, read_only): (usize, bool) = item(&interface, "data")?.extract()?;
-        if writable && read_only {
-            return Err(argument_error(py, function, format!("{name} is read-only")));
-        }
-        let mut count = 1_usize;
-        for length in item(&interface, "shape")?.cast_into::<PyTuple>()?.iter() {
-            count = count.saturating_mul(length.extract()?);
-        }
-        let kind: String = item(&interface, "typestr")?.extract()?;
-        let size: usize = kind
-            .get(2..)
-            .and_then(|size| size.parse().ok())
-            .unwrap_or(0);
-        let bytes = count
-            .checked_mul(size)
-            .filter(|_| size > 0)
-            .ok_or_else(|| {
-                argument_error(py, function, format!("{name} has the element type {kind}"))
-            })?;
-        Ok(Self {
+    pub(crate) fn of((address, bytes, owner): View<'_>) -> Self {
+        Self {
             address,
             bytes,
-            _array: array.clone().unbind(),
-        })
+            _owner: owner.unbind(),
+        }
     }
 
     /// Where it begins.
@@ -73,9 +34,54 @@ impl Memory {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// From where to where.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        (self.address, self.address.saturating_add(self.bytes))
+    }
 }
 
-fn item<'py>(interface: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {
-    let missing = || PyKeyError::new_err(format!("__array_interface__ has no {key}"));
-    interface.get_item(key)?.ok_or_else(missing)
+/// Refuses memory that two would write, or that one would write and another read. `written` and
+/// `read` are what is written and only read, each with its name.
+///
+/// # Errors
+/// An `ArgumentError` of `function` that names both.
+pub(crate) fn check_apart(
+    py: Python<'_>,
+    function: &str,
+    written: &[(&Memory, String)],
+    read: &[(&Memory, String)],
+) -> PyResult<()> {
+    let some = |list: &[(&Memory, String)]| -> Vec<(usize, usize, String)> {
+        let filled = list.iter().filter(|(memory, _)| memory.bytes() > 0);
+        filled
+            .map(|(memory, name)| {
+                let (begin, end) = memory.range();
+                (begin, end, name.clone())
+            })
+            .collect()
+    };
+    let clash = |one: &str, other: &str| {
+        let why = format!("{one} and {other} share memory");
+        Err(argument_error(py, function, why))
+    };
+    let mut written = some(written);
+    written.sort_unstable();
+    for pair in written.windows(2) {
+        if let [(_, end, one), (begin, _, other)] = pair
+            && begin < end
+        {
+            return clash(one, other);
+        }
+    }
+    for (begin, end, name) in some(read) {
+        // Those written are apart: the last one that begins before the end is the only candidate.
+        let before = written.partition_point(|(other, ..)| *other < end);
+        if let Some((_, until, other)) = before.checked_sub(1).and_then(|i| written.get(i))
+            && begin < *until
+        {
+            return clash(&name, other);
+        }
+    }
+    Ok(())
 }

@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pccl_core::config::PeerConfig;
 use pccl_core::error::{Error, UsageError};
 use pccl_core::ids::{PeerGroup, Tag};
-use pccl_core::types::{DataType, ReduceDescriptor, ReduceOp};
 use pccl_core::{Begin, CallOptions, Communicator as CoreCommunicator};
 use pyo3::prelude::*;
 
-use crate::buffers::Memory;
+use crate::batch::{Item, reduce_all};
+use crate::buffers::{Memory, View};
 use crate::errors::{Function, argument_error, exception};
 use crate::events::Events;
-use crate::operation::Operation;
+use crate::exit::detached;
+use crate::home::Home;
+use crate::operation::{Operation, descriptor};
 use crate::sync::{Tensor, synchronise};
 use crate::wait::{seconds, wait};
 
@@ -22,6 +24,7 @@ use crate::wait::{seconds, wait};
 pub(crate) struct Communicator {
     core: Mutex<Option<Arc<CoreCommunicator>>>,
     closed: Arc<AtomicBool>,
+    home: Home,
 }
 
 #[pymethods]
@@ -58,6 +61,7 @@ impl Communicator {
         Ok(Self {
             core: Mutex::new(Some(Arc::new(core))),
             closed: Arc::default(),
+            home: Home::here(),
         })
     }
 
@@ -73,6 +77,12 @@ impl Communicator {
 
     fn are_peers_pending(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<bool> {
         self.call(py, Function::ArePeersPending, Begin::ArePeersPending, limit)
+    }
+
+    fn optimize_topology(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<()> {
+        let function = Function::OptimizeTopology;
+        self.call(py, function, Begin::OptimizeTopology, limit)?;
+        Ok(())
     }
 
     /// Members of the run, members of the group, groups, members of the largest group.
@@ -102,14 +112,14 @@ impl Communicator {
             .collect())
     }
 
-    /// Starts an all-reduce. The arrays are kept alive by what is returned.
+    /// Starts an all-reduce. The tensors are kept alive by what is returned.
     #[expect(clippy::too_many_arguments)]
     fn all_reduce(
         &self,
         py: Python<'_>,
         function: &str,
-        send: &Bound<'_, PyAny>,
-        recv: &Bound<'_, PyAny>,
+        send: View<'_>,
+        recv: View<'_>,
         data_type: u8,
         op: u8,
         tag: u64,
@@ -118,22 +128,8 @@ impl Communicator {
         let called = Function::reduce(function);
         let core = self.core(py, called)?;
         let limit = seconds(py, called, limit)?;
-        let send = Memory::of(function, "send", send, false)?;
-        let recv = Memory::of(function, "recv", recv, true)?;
-        let data_type = by_number(&DataType::ALL, data_type)
-            .ok_or_else(|| argument_error(py, function, format!("no data type {data_type}")))?;
-        let op = by_number(&ReduceOp::ALL, op)
-            .ok_or_else(|| argument_error(py, function, format!("no operator {op}")))?;
-        let descriptor = ReduceDescriptor {
-            count: (send.bytes() / data_type.size()) as u64,
-            data_type,
-            op,
-        };
-        if send.bytes() != recv.bytes() {
-            let (send, recv) = (send.bytes(), recv.bytes());
-            let why = format!("send has {send} bytes, recv {recv}");
-            return Err(argument_error(py, function, why));
-        }
+        let (send, recv) = (Memory::of(send), Memory::of(recv));
+        let descriptor = descriptor(py, function, &send, &recv, data_type, op)?;
         Operation::start(
             py,
             called,
@@ -144,6 +140,25 @@ impl Communicator {
             Tag(tag),
             CallOptions { limit },
         )
+    }
+
+    /// Carries out several all-reduces, those that fail again.
+    fn all_reduce_multiple(
+        &self,
+        py: Python<'_>,
+        items: Vec<Item<'_>>,
+        max_in_flight: usize,
+        limit: Option<f64>,
+    ) -> PyResult<(u32, u64, u64)> {
+        let function = Function::reduce("all_reduce_multiple_with_retry");
+        let core = self.core(py, function)?;
+        let options = CallOptions {
+            limit: seconds(py, function, limit)?,
+        };
+        let result = reduce_all(py, &core, items, max_in_flight, options);
+        // After a `leave` elsewhere this is the last one, whose end takes a while.
+        detached(py, || drop(core));
+        result
     }
 
     /// Bytes served, bytes fetched, revision.
@@ -161,7 +176,7 @@ impl Communicator {
         };
         let info = synchronise(py, &core, tensors, revision, strategy, options);
         // After a `leave` elsewhere this is the last one, whose end takes a while.
-        py.detach(|| drop(core));
+        detached(py, || drop(core));
         let info = info?;
         Ok((info.tx_bytes, info.rx_bytes, info.revision))
     }
@@ -172,13 +187,16 @@ impl Communicator {
     }
 
     /// Leaves the run and ends its threads.
-    fn leave(&self, py: Python<'_>) {
-        py.detach(|| self.close());
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        self.home.check(py, Function::Other("leave"))?;
+        detached(py, || self.close());
+        Ok(())
     }
 }
 
 impl Communicator {
     fn core(&self, py: Python<'_>, function: Function) -> PyResult<Arc<CoreCommunicator>> {
+        self.home.check(py, function)?;
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.clone()
             .ok_or_else(|| exception(py, function, &Error::Usage(UsageError::Closed)))
@@ -216,14 +234,13 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if !self.closed.load(Ordering::Acquire) {
+        if !self.home.is_here() {
+            // What the parent had is left as it is: there are no threads to end.
+            let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(core.take());
+        } else if !self.closed.load(Ordering::Acquire) {
             // Leaving takes a round trip: other Python threads may run meanwhile.
-            Python::attach(|py| py.detach(|| self.close()));
+            Python::attach(|py| detached(py, || self.close()));
         }
     }
-}
-
-/// The value whose discriminant is `number`; both enumerations list theirs in order.
-pub(crate) fn by_number<T: Copy>(all: &[T], number: u8) -> Option<T> {
-    all.get(usize::from(number)).copied()
 }

@@ -15,6 +15,8 @@ pub(crate) enum Function {
     UpdateTopology,
     /// The query for newcomers.
     ArePeersPending,
+    /// Agreement on the order of the ring.
+    OptimizeTopology,
     /// A collective, under the name that the user called.
     Reduce(&'static str),
     /// Synchronisation of the shared state.
@@ -31,6 +33,7 @@ impl Function {
             Self::Connect => "connect",
             Self::UpdateTopology => "update_topology",
             Self::ArePeersPending => "are_peers_pending",
+            Self::OptimizeTopology => "optimize_topology",
             Self::Sync => "sync_shared_state",
             Self::Reduce(name) | Self::Master(name) | Self::Other(name) => name,
         }
@@ -50,6 +53,7 @@ impl Function {
         match self {
             Self::Connect => code::MASTER_CONNECTION_FAILED,
             Self::UpdateTopology => code::UPDATE_TOPOLOGY_FAILED,
+            Self::OptimizeTopology => code::TOPOLOGY_OPTIMIZATION_FAILED,
             Self::Reduce(_) => code::RANK_CONNECTION_LOST,
             Self::ArePeersPending | Self::Sync | Self::Master(_) | Self::Other(_) => {
                 code::INVALID_USAGE
@@ -68,12 +72,25 @@ mod code {
     pub(super) const RANK_CONNECTION_LOST: u8 = 8;
     pub(super) const PENDING_ASYNC_OPS: u8 = 10;
     pub(super) const UPDATE_TOPOLOGY_FAILED: u8 = 11;
+    pub(super) const TOPOLOGY_OPTIMIZATION_FAILED: u8 = 12;
 }
 
 /// The exception for `error` of `function`: a `pccl.PCCLError` that says who, in which phase, why.
 pub(crate) fn exception(py: Python<'_>, function: Function, error: &Error) -> PyErr {
     match build(py, function, error) {
         Ok(exception) | Err(exception) => exception,
+    }
+}
+
+/// A `pccl.PCCLError` for a call that is wrong here.
+pub(crate) fn invalid_usage(py: Python<'_>, function: Function, why: &str) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let made = CLASS
+        .import(py, "pccl._errors", "PCCLError")
+        .and_then(|class| class.call1((code::INVALID_USAGE, function.name(), why)));
+    match made {
+        Ok(made) => PyErr::from_value(made),
+        Err(error) => error,
     }
 }
 

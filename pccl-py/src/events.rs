@@ -1,7 +1,7 @@
 //! Events as the Python package takes them: a kind, a sentence, and the numbers in it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pccl_core::EventStream;
@@ -11,24 +11,26 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::Function;
-use crate::wait::seconds;
-
-/// Between two looks for signals, and for the end of the communicator.
-const SLICE: Duration = Duration::from_millis(50);
+use crate::exit::detached;
+use crate::home::Home;
+use crate::wait::{SLICE, seconds};
 
 /// What happens at a communicator, from the subscription on.
 #[pyclass(frozen, module = "pccl._native")]
 pub(crate) struct Events {
-    // Locked because a stream has one reader: a second waits for its turn.
-    stream: std::sync::Mutex<EventStream>,
+    // Always there until the drop. Locked because a stream has one reader: a second waits for its
+    // turn.
+    stream: Option<Mutex<EventStream>>,
     closed: Arc<AtomicBool>,
+    home: Home,
 }
 
 impl Events {
     pub(crate) fn new(stream: EventStream, closed: Arc<AtomicBool>) -> Self {
         Self {
-            stream: std::sync::Mutex::new(stream),
+            stream: Some(Mutex::new(stream)),
             closed,
+            home: Home::here(),
         }
     }
 }
@@ -42,12 +44,14 @@ impl Events {
         py: Python<'py>,
         limit: Option<f64>,
     ) -> PyResult<Option<(String, String, Bound<'py, PyDict>)>> {
+        self.home.check(py, Function::Other("events"))?;
         let limit = seconds(py, Function::Other("events"), limit)?;
         let deadline = limit.and_then(|limit| std::time::Instant::now().checked_add(limit));
         loop {
             let ended = self.closed.load(Ordering::Acquire);
-            let event = py.detach(|| {
-                let stream = self.stream.lock().unwrap_or_else(|e| e.into_inner());
+            let event = detached(py, || {
+                let stream = self.stream.as_ref()?.lock();
+                let stream = stream.unwrap_or_else(PoisonError::into_inner);
                 stream.next_within(if ended { Duration::ZERO } else { SLICE })
             });
             if let Some(event) = event {
@@ -62,11 +66,21 @@ impl Events {
     }
 
     /// How many events were dropped because nobody read them in time.
-    fn dropped(&self) -> u64 {
-        self.stream
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .dropped()
+    fn dropped(&self, py: Python<'_>) -> PyResult<u64> {
+        self.home.check(py, Function::Other("events"))?;
+        let stream = self.stream.as_ref().map(Mutex::lock);
+        Ok(stream.map_or(0, |stream| {
+            stream.unwrap_or_else(PoisonError::into_inner).dropped()
+        }))
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let stream = self.stream.take();
+        if !self.home.is_here() {
+            std::mem::forget(stream);
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use pccl_core::config::{MasterConfig, Timing};
 use pyo3::prelude::*;
 
 use crate::errors::{Function, exception};
+use crate::exit::detached;
+use crate::home::Home;
 use crate::wait::seconds;
 
 /// A running master. Stops, in good order, when it is destroyed.
@@ -14,6 +16,7 @@ use crate::wait::seconds;
 pub(crate) struct Master {
     address: String,
     master: Mutex<Option<CoreMaster>>,
+    home: Home,
 }
 
 #[pymethods]
@@ -25,12 +28,12 @@ impl Master {
         if let Some(limit) = seconds(py, function, peer_timeout)? {
             config.timing = Timing::from_peer_timeout(limit);
         }
-        let master = py
-            .detach(|| CoreMaster::start(listen, config))
+        let master = detached(py, || CoreMaster::start(listen, config))
             .map_err(|error| exception(py, function, &error))?;
         Ok(Self {
             address: master.local_addr().to_string(),
             master: Mutex::new(Some(master)),
+            home: Home::here(),
         })
     }
 
@@ -39,20 +42,23 @@ impl Master {
     }
 
     fn status(&self, py: Python<'_>) -> PyResult<String> {
-        let status = py.detach(|| self.with(CoreMaster::status));
+        self.home.check(py, Function::Master("MasterNode.status"))?;
+        let status = detached(py, || self.with(CoreMaster::status));
         let status = status.unwrap_or_else(|| Ok(r#"{"ended":true}"#.into()));
         status.map_err(|error| exception(py, Function::Master("MasterNode.status"), &error))
     }
 
     /// Whether it has not ended.
     fn is_running(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.with(|master| master.status().is_ok()))
-            .unwrap_or(false)
+        self.home.is_here()
+            && detached(py, || self.with(|master| master.status().is_ok())).unwrap_or(false)
     }
 
     /// Stops it and waits for the end.
-    fn stop(&self, py: Python<'_>) {
-        py.detach(|| {
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        self.home
+            .check(py, Function::Master("MasterNode.interrupt"))?;
+        detached(py, || {
             let master = self
                 .master
                 .lock()
@@ -60,6 +66,7 @@ impl Master {
                 .take();
             drop(master);
         });
+        Ok(())
     }
 }
 
@@ -77,8 +84,10 @@ impl Drop for Master {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if master.is_some() {
-            Python::attach(|py| py.detach(|| drop(master)));
+        if !self.home.is_here() {
+            std::mem::forget(master);
+        } else if master.is_some() {
+            Python::attach(|py| detached(py, || drop(master)));
         }
     }
 }

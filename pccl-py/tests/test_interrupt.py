@@ -14,9 +14,10 @@ import pccl
 import pytest
 from group import gather
 
-# A shell that runs tests in the background has its children ignore the signal of Ctrl-C.
+# Says "waits" when the main thread has come to rest in the call. A shell that runs tests in the
+# background has its children ignore the signal of Ctrl-C.
 WAITS = """
-import signal, sys, time, numpy, pccl
+import signal, sys, threading, time, numpy, pccl
 signal.signal(signal.SIGINT, signal.default_int_handler)
 peer = pccl.Communicator(sys.argv[1])
 peer.connect()
@@ -24,17 +25,41 @@ while peer.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE) < 2:
     if peer.are_peers_pending():
         peer.update_topology()
 x = numpy.arange(1000.0)
+y = numpy.arange(1000.0)
 state = pccl.SharedState([pccl.TensorInfo.from_numpy(x, "x")])
-print("waits", flush=True)
+what = [
+    pccl.ReduceOpDescriptor.from_numpy(t, t, pccl.ReduceDescriptor(
+        1000, pccl.ReduceOp.SUM, tag, pccl.ReduceOperandDescriptor(pccl.DataType.DOUBLE)))
+    for tag, t in enumerate([x, y])
+]
+def watch(main):
+    still, last = 0, None
+    while still < 5:
+        frame = sys._current_frames()[main]
+        here = (frame.f_code, frame.f_lasti)
+        inside = "pccl" in frame.f_code.co_filename
+        still, last = (still + 1 if inside and here == last else 0), here
+        time.sleep(0.01)
+    print("waits", flush=True)
+threading.Thread(target=watch, args=(threading.get_ident(),)).start()
 try:
     CALL
 except KeyboardInterrupt as interrupt:
     assert (x == numpy.arange(1000.0)).all()
-    print("interrupted", repr(interrupt.__cause__), flush=True)
+    print("interrupted", repr(interrupt.__cause__), peer.member_id is not None, flush=True)
 """
 
 
 ALL_REDUCE = "peer.all_reduce(x, x, op=pccl.ReduceOp.SUM)"
+CALLS = [
+    ALL_REDUCE,
+    "peer.all_reduce_async(x, x, op=pccl.ReduceOp.SUM).wait()",
+    "peer.all_reduce_multiple_with_retry(what)",
+    "peer.update_topology()",
+    "peer.are_peers_pending()",
+    "peer.optimize_topology()",
+    "peer.sync_shared_state(state)",
+]
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals to single processes")
 
@@ -75,9 +100,7 @@ def start_master() -> tuple[Child, str]:
     return child, child.line().removeprefix("listening at ")
 
 
-@pytest.mark.parametrize(
-    "call", [ALL_REDUCE, "peer.update_topology()", "peer.sync_shared_state(state)"]
-)
+@pytest.mark.parametrize("call", CALLS)
 def test_the_first_ctrl_c_ends_the_call_for_all_with_the_verdict(call: str) -> None:
     master, address = start_master()
     with master, Child("-c", WAITS.replace("CALL", call), address) as child:
@@ -85,25 +108,33 @@ def test_the_first_ctrl_c_ends_the_call_for_all_with_the_verdict(call: str) -> N
         peer.connect(timeout=30)
         gather(peer, 2)
         assert child.line() == "waits"
+        begin = time.monotonic()
         child.process.send_signal(signal.SIGINT)
         line = child.line()
+        assert time.monotonic() - begin < 1.0
         assert line.startswith("interrupted") and "user cancelled" in line
+        assert line.endswith(" True"), "it is a member still"
         assert child.process.wait(20) == 0
         peer.leave()
 
 
-def test_a_second_ctrl_c_returns_at_once_though_the_master_hangs() -> None:
+@pytest.mark.parametrize("call", CALLS)
+def test_a_second_ctrl_c_returns_at_once_though_the_master_hangs(call: str) -> None:
     master, address = start_master()
-    with master, Child("-c", WAITS.replace("CALL", ALL_REDUCE), address) as child:
+    with master, Child("-c", WAITS.replace("CALL", call), address) as child:
         peer = pccl.Communicator(address)
         peer.connect(timeout=30)
         gather(peer, 2)
         assert child.line() == "waits"
         master.process.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
+        child.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert child.process.poll() is None, "the first one waits for the verdict"
         line = child.line(meanwhile=lambda: child.process.send_signal(signal.SIGINT))
-        assert line.startswith("interrupted") and "abandon" in line.lower()
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 2
+        assert line.startswith("interrupted") and "abandoned; this peer has left the run" in line
+        assert line.endswith(" False"), "it is no member any more"
         master.process.send_signal(signal.SIGCONT)
         peer.leave()
 

@@ -15,5 +15,5 @@ pub use element::Element;
 pub use handle::{AsyncReduce, OpHandle};
 pub use master::{Master, master_status};
 pub use options::{CallOptions, Member, ReduceInfo};
-pub use retry::ReduceRequest;
+pub use retry::{BatchDone, BatchStop, ReduceRequest};
 pub use sync::{Divergence, SyncInfo};

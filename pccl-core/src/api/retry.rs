@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
@@ -95,16 +96,34 @@ impl Communicator {
     }
 
     /// As [`Communicator::all_reduce_multiple_with_retry`], within a limit for all of them
-    /// together; also says what succeeded if not all did. When the limit has passed, the error is
-    /// the last failure.
+    /// together; also says what was moved if not all succeeded. When the limit has passed, the
+    /// error is the last failure.
     pub fn all_reduce_multiple_counted(
         &self,
         requests: Vec<ReduceRequest<'_>>,
         max_in_flight: usize,
         options: CallOptions,
     ) -> (ReduceInfo, Result<()>) {
+        let stop = BatchStop::default();
+        let done = self.all_reduce_multiple_until(requests, max_in_flight, options, &stop);
+        (done.info, done.ended)
+    }
+
+    /// As [`Communicator::all_reduce_multiple_counted`], until another thread gives it up; also
+    /// says which of the operations have succeeded.
+    pub fn all_reduce_multiple_until(
+        &self,
+        requests: Vec<ReduceRequest<'_>>,
+        max_in_flight: usize,
+        options: CallOptions,
+        stop: &BatchStop,
+    ) -> BatchDone {
         if let Err(error) = check_batch(&requests, max_in_flight) {
-            return (ReduceInfo::default(), Err(error));
+            return BatchDone {
+                info: ReduceInfo::default(),
+                committed: Vec::new(),
+                ended: Err(error),
+            };
         }
         let (pairs, works): (Vec<_>, Vec<_>) = requests
             .into_iter()
@@ -117,8 +136,46 @@ impl Communicator {
                 let options = CallOptions { limit };
                 Some(self.begin_reduce(lent, *descriptor, *tag, options, signal.clone()))
             };
-            Batch::new(works.len(), max_in_flight, options.limit).run(self, launch)
+            Batch::new(works.len(), max_in_flight, options.limit, stop).run(self, launch)
         })
+    }
+}
+
+/// What became of several operations.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BatchDone {
+    /// Bytes of all that were committed, with the world size of the last of them.
+    pub info: ReduceInfo,
+    /// Places, in the list of requests, of those that were committed, in ascending order. Their
+    /// buffers hold results; all others are as they were.
+    pub committed: Vec<usize>,
+    /// Success if and only if all were committed.
+    pub ended: Result<()>,
+}
+
+/// Gives up a call of [`Communicator::all_reduce_multiple_until`] that another thread is in.
+#[derive(Clone, Default)]
+pub struct BatchStop {
+    stopped: Arc<AtomicBool>,
+    signal: Arc<Signal>,
+}
+
+impl BatchStop {
+    /// Asks for the end of what is in flight, for all members, and starts nothing more. Returns at
+    /// once; the call returns with the verdicts.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.signal.raise();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+}
+
+impl std::fmt::Debug for BatchStop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BatchStop").field(&self.stopped).finish()
     }
 }
 
@@ -150,24 +207,33 @@ fn check_batch(requests: &[ReduceRequest<'_>], max_in_flight: usize) -> Result<(
 /// Every member has the first `max_in_flight` operations in flight that have not succeeded yet:
 /// all get the same verdicts, so all take the same next steps, and the first that has not
 /// succeeded is in flight at all of them.
-struct Batch {
+struct Batch<'a> {
     to_do: BTreeSet<usize>,
     in_flight: Vec<(usize, OpHandle)>,
+    committed: BTreeSet<usize>,
+    total: usize,
     max_in_flight: usize,
     /// None: as long as it takes.
     deadline: Option<Instant>,
-    signal: Arc<Signal>,
+    stop: &'a BatchStop,
     info: ReduceInfo,
 }
 
-impl Batch {
-    fn new(count: usize, max_in_flight: usize, limit: Option<Duration>) -> Self {
+impl<'a> Batch<'a> {
+    fn new(
+        total: usize,
+        max_in_flight: usize,
+        limit: Option<Duration>,
+        stop: &'a BatchStop,
+    ) -> Self {
         Self {
-            to_do: (0..count).collect(),
+            to_do: (0..total).collect(),
             in_flight: Vec::new(),
+            committed: BTreeSet::new(),
+            total,
             max_in_flight,
             deadline: limit.and_then(|limit| Instant::now().checked_add(limit)),
-            signal: Arc::default(),
+            stop,
             info: ReduceInfo::default(),
         }
     }
@@ -176,29 +242,47 @@ impl Batch {
         mut self,
         communicator: &Communicator,
         launch: impl Fn(usize, Option<Duration>, &Arc<Signal>) -> Option<OpHandle>,
-    ) -> (ReduceInfo, Result<()>) {
-        let ended = loop {
-            if self.to_do.is_empty() && self.in_flight.is_empty() {
-                break Ok(());
+    ) -> BatchDone {
+        // An error, or none if it was given up.
+        let failure = loop {
+            if self.stop.is_stopped() || (self.to_do.is_empty() && self.in_flight.is_empty()) {
+                break None;
             }
             if communicator.attributes().group_world_size < 2 {
-                break Err(Error::TooFewPeers);
+                break Some(Error::TooFewPeers);
             }
             if let Err(error) = self.fill(&launch) {
-                break Err(error);
+                break Some(error);
             }
             if let Err(error) = self.take_one() {
-                break Err(error);
+                break Some(error);
             }
         };
-        // What is still in flight belongs to a batch that has failed: every member ends it.
+        // What is still in flight belongs to a batch that has failed: every member ends it. What
+        // the master commits all the same counts.
         for (_, handle) in &self.in_flight {
             handle.cancel();
         }
-        for (_, handle) in self.in_flight.drain(..) {
-            let _ = handle.wait();
+        let mut last = None;
+        for (index, handle) in std::mem::take(&mut self.in_flight) {
+            match handle.wait() {
+                Ok(info) => self.commit(index, info),
+                Err(error) => last = Some(error),
+            }
         }
-        (self.info, ended)
+        let (committed, total) = (self.committed.len(), self.total);
+        let ended = if committed == total {
+            Ok(())
+        } else {
+            Err(failure
+                .or(last)
+                .unwrap_or(Error::GivenUp { committed, total }))
+        };
+        BatchDone {
+            info: self.info,
+            committed: self.committed.into_iter().collect(),
+            ended,
+        }
     }
 
     fn fill(
@@ -209,7 +293,7 @@ impl Batch {
         while self.in_flight.len() < self.max_in_flight
             && let Some(index) = self.to_do.pop_first()
         {
-            let handle = launch(index, limit, &self.signal)
+            let handle = launch(index, limit, &self.stop.signal)
                 .ok_or_else(|| Error::Internal("a buffer is lent out twice".into()))?;
             self.in_flight.push((index, handle));
         }
@@ -222,34 +306,47 @@ impl Batch {
             .map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Waits until one of the operations in flight has ended, whichever it is.
+    /// Waits until one of the operations in flight has ended, whichever it is, or all are given up.
     fn take_one(&mut self) -> Result<()> {
-        let in_flight = &self.in_flight;
-        let place = self.signal.wait(None, || {
-            in_flight
+        let (in_flight, stop) = (&self.in_flight, self.stop);
+        let place = stop.signal.wait(None, || {
+            let ended = in_flight
                 .iter()
-                .position(|(_, handle)| handle.is_complete())
+                .position(|(_, handle)| handle.is_complete());
+            ended
+                .map(Some)
+                .or_else(|| stop.is_stopped().then_some(None))
         });
         let Some(place) = place else {
             return Err(Error::Internal("a wait without limit ended".into()));
         };
+        let Some(place) = place else {
+            return Ok(());
+        };
         let (index, handle) = self.in_flight.swap_remove(place);
         match handle.wait() {
             Ok(info) => {
-                self.info.world_size = info.world_size;
-                self.info.newcomers_pending = info.newcomers_pending;
-                self.info.tx_bytes += info.tx_bytes;
-                self.info.rx_bytes += info.rx_bytes;
+                self.commit(index, info);
                 Ok(())
             }
             Err(Error::Aborted { reason, .. })
-                if !reason.is_mismatch() && !self.remaining().is_some_and(|r| r.is_zero()) =>
+                if !reason.is_mismatch()
+                    && !self.stop.is_stopped()
+                    && !self.remaining().is_some_and(|r| r.is_zero()) =>
             {
                 self.to_do.insert(index);
                 Ok(())
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn commit(&mut self, index: usize, info: ReduceInfo) {
+        self.committed.insert(index);
+        self.info.world_size = info.world_size;
+        self.info.newcomers_pending = info.newcomers_pending;
+        self.info.tx_bytes += info.tx_bytes;
+        self.info.rx_bytes += info.rx_bytes;
     }
 }
 

@@ -30,7 +30,8 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    fn raise(&self) {
+    /// Has those who wait look again.
+    pub(crate) fn raise(&self) {
         *lock(&self.changes) += 1;
         self.changed.notify_all();
     }

@@ -18,8 +18,8 @@ The names and signatures are those of PCCL 1.0; what is added is marked in the d
 each class.
 """
 
-from importlib.metadata import version
-
+from . import _cuda as cuda
+from . import _native
 from ._communicator import Communicator
 from ._enums import (
     Attribute,
@@ -35,6 +35,7 @@ from ._errors import ArgumentError, PCCLError, UnsupportedError
 from ._events import Event
 from ._handle import AsyncReduceHandle
 from ._master import MasterNode
+from ._rival import warn_of_pypccl
 from ._types import (
     QuantizationOptions,
     ReduceDescriptor,
@@ -46,7 +47,10 @@ from ._types import (
     TensorInfo,
 )
 
-__version__ = version("pccl")
+__version__: str = _native.VERSION
+"""Version of the package, as in its distribution's metadata."""
+
+warn_of_pypccl()
 
 __all__ = [
     "ArgumentError",
@@ -73,4 +77,5 @@ __all__ = [
     "TensorInfo",
     "UnsupportedError",
     "__version__",
+    "cuda",
 ]

@@ -18,9 +18,9 @@ from ._enums import (
 from ._errors import ArgumentError, PCCLError
 from ._events import Event
 from ._handle import AsyncReduceHandle, wait_for
-from ._retry import Batch
+from ._lifetime import leave_at_exit
+from ._tensors import Tensor, view_of
 from ._types import (
-    Array,
     QuantizationOptions,
     ReduceInfo,
     ReduceOpDescriptor,
@@ -28,7 +28,6 @@ from ._types import (
     SharedState,
     SharedStateSyncInfo,
     check_supported,
-    data_type_of,
 )
 
 RETRY_PAUSE_S = 1.0
@@ -45,18 +44,28 @@ class Communicator:
     `connect` has just returned was admitted by the others' `update_topology` and must not call
     it again in its first round.
 
+    Destroying it leaves the run, and so does the end of the interpreter. It belongs to the process
+    that made it: in a forked child every call fails, and nothing happens to the parent's.
+
+    Tensors are numpy arrays, PyTorch tensors, or anything with DLPack or the buffer protocol: on
+    the CPU, C-contiguous, of a type in `DataType`. They are never copied.
+
     Waits release the interpreter's lock and use no CPU. The first Ctrl-C in a wait asks for the
     call to fail at all members and returns with the verdict: `KeyboardInterrupt` is raised, its
     `__cause__` is the `PCCLError` if the call failed, and there is none if it was committed all
     the same. A second Ctrl-C leaves the run at once, without a verdict.
 
     Args:
-        address: `host:port` of the master.
+        address: `host:port` of the master: a name, an IPv4 address, or an IPv6 address in
+            brackets, as in `[::1]:48148`.
         peer_group: peers of one group reduce and synchronise with one another.
         p2p_connection_pool_size: connections per pair of members; 0 chooses automatically.
         name: what operators shall call this peer in logs and errors.
-        listen: `ip:port` to listen on; by default any port of the address that reaches the
-            master.
+        listen: `ip:port` to listen on for other members, such as `0.0.0.0:50000`; by default any
+            port of the address that reaches the master.
+        local_rank: added to the port of `listen`, so that processes of one machine can be given
+            the same base. Nothing is read from the environment of a launcher: under torchrun pass
+            `int(os.environ["LOCAL_RANK"])`.
         segment_bytes: payload of one data frame at most, a multiple of 8; each peer's own matter.
 
     Raises:
@@ -71,15 +80,19 @@ class Communicator:
         *,
         name: str = "",
         listen: str | None = None,
+        local_rank: int = 0,
         segment_bytes: int | None = None,
     ) -> None:
         _check_range("peer_group", peer_group, 32)
         _check_range("p2p_connection_pool_size", p2p_connection_pool_size, 16)
+        if local_rank:
+            listen = _next_port(listen, local_rank)
         self._native = _native.Communicator(
             address, peer_group, p2p_connection_pool_size, name, segment_bytes, listen
         )
-        # The operation may write to the arrays until its verdict: they live as long.
-        self._open: set[AsyncReduceHandle] = set()
+        # By tag. The operation may write to the tensors until its verdict: they live as long.
+        self._open: dict[int, AsyncReduceHandle] = {}
+        leave_at_exit(self)
 
     def connect(self, n_attempts: int = 5, *, timeout: float | None = None) -> None:
         """Joins the run: registers, and returns when the members have admitted this peer (at once,
@@ -135,10 +148,29 @@ class Communicator:
         """
         return self._native.are_peers_pending(timeout)
 
+    def optimize_topology(self, *, timeout: float | None = None) -> None:
+        """Makes the members agree on the order of the ring. Unanimous over the run. Links are not
+        measured in this version: they agree on the order that they have.
+
+        Args:
+            timeout: as for `update_topology`.
+
+        Raises:
+            PCCLError: TOPOLOGY_OPTIMIZATION_FAILED if it failed at all members, INVALID_USAGE if
+                the run has no other member, PENDING_ASYNC_OPS if operations are open here.
+        """
+        if self.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < 2:
+            raise PCCLError(
+                Result.INVALID_USAGE,
+                "optimize_topology",
+                "the run has no other member: there is no order to choose",
+            )
+        self._native.optimize_topology(timeout)
+
     def all_reduce(
         self,
-        send: Array,
-        recv: Array,
+        send: Tensor,
+        recv: Tensor,
         *,
         op: ReduceOp,
         tag: int = 0,
@@ -153,7 +185,7 @@ class Communicator:
             recv: the result; writable, of the type and element count of `send`. May be `send`.
             op: operator.
             tag: names the operation; one with a given tag is open at a time.
-            operand_descriptor: element type, if not that of the arrays.
+            operand_descriptor: element type; must be that of the tensors.
             quantization_options: must be absent or ask for none.
             timeout: seconds after which the operation asks to fail, at all members; the verdict
                 may still be success. None by default.
@@ -165,7 +197,8 @@ class Communicator:
             PCCLError: RANK_CONNECTION_LOST if it failed at all members: `recv` is undefined, or,
                 if it is `send`, as it was; TOO_FEW_PEERS if there is no other member;
                 INVALID_ARGUMENT if the members' calls differ.
-            ArgumentError: if an array cannot be used.
+            ArgumentError: if a tensor cannot be used: it is read-only, not contiguous, on a GPU,
+                of another type or length than the other one, or overlaps it in part.
         """
         operation = self._start(
             "all_reduce",
@@ -181,8 +214,8 @@ class Communicator:
 
     def all_reduce_async(
         self,
-        send: Array,
-        recv: Array,
+        send: Tensor,
+        recv: Tensor,
         *,
         op: ReduceOp,
         tag: int = 0,
@@ -190,10 +223,22 @@ class Communicator:
         quantization_options: QuantizationOptions | None = None,
         timeout: float | None = None,
     ) -> AsyncReduceHandle:
-        """Starts an all-reduce and returns at once. Arguments and errors as for `all_reduce`; what
-        becomes of it is the handle's to say. The arrays must not be touched until then."""
+        """Starts an all-reduce and returns at once. Arguments as for `all_reduce`; what becomes of
+        it is the handle's to say. The tensors must not be touched until then.
+
+        Raises:
+            PCCLError: TOO_FEW_PEERS if there is no other member, INVALID_USAGE if not connected,
+                INVALID_ARGUMENT if an operation with this tag is open.
+            ArgumentError: as for `all_reduce`.
+        """
+        function = "all_reduce_async"
+        earlier = self._open.get(tag)
+        if earlier is not None and not earlier.is_done():
+            raise PCCLError(
+                Result.INVALID_ARGUMENT, function, f"an operation with tag {tag} is still open"
+            )
         operation = self._start(
-            "all_reduce_async",
+            function,
             send,
             recv,
             op=op,
@@ -202,43 +247,56 @@ class Communicator:
             quantization=quantization_options,
             timeout=timeout,
         )
-        return self._keep(operation)
+        handle = self._keep(operation, tag)
+        if self.get_attribute(Attribute.LOCAL_WORLD_SIZE) < 2:
+            # It cannot have begun: nothing is waited for.
+            handle.wait()
+            if handle.error is not None:
+                raise handle.error
+        return handle
 
     def all_reduce_multiple_with_retry(
-        self, descriptors: list[ReduceOpDescriptor], *, max_in_flight: int = 4
+        self,
+        descriptors: list[ReduceOpDescriptor],
+        *,
+        max_in_flight: int = 4,
+        timeout: float | None = None,
     ) -> ReduceInfo:
-        """Runs several all-reduces, and those that fail again, until all are committed.
+        """Runs several all-reduces, and those that fail again, until all are committed. It returns
+        if and only if all are.
 
         Args:
-            descriptors: what to do; their tags must differ.
+            descriptors: what to do, the same at all members in the same order; tags must differ,
+                and memory that one of them writes may not be another's.
             max_in_flight: operations open at a time at most.
+            timeout: seconds after which a failure is not repeated any more. None by default.
 
         Returns:
-            Sums over all that were committed. Each is committed once, but when members are lost in
-            between, different operations may have had different members.
+            Sums over all of them, each counted once, and the world size of the last. When members
+            are lost in between, different operations may have had different members.
 
         Raises:
             PCCLError: TOO_FEW_PEERS if no other member is left, INVALID_ARGUMENT if the members'
-                calls differ, or whatever else no retry can mend. No operation is open then.
+                calls differ, or whatever else no retry can mend. Its `committed` says which of
+                the operations were done, with results in their buffers; all others are as they
+                were. No operation is open then.
+            ArgumentError: if a tensor cannot be used, or there is no descriptor.
         """
         function = "all_reduce_multiple_with_retry"
-
-        def start(descriptor: ReduceOpDescriptor) -> AsyncReduceHandle:
-            what = descriptor.reduce_descriptor
-            return self._keep(
-                self._start(
-                    function,
-                    descriptor.send,
-                    descriptor.recv,
-                    op=what.op,
-                    tag=what.tag,
-                    operand=what.operand_descriptor,
-                    quantization=what.quantization_options,
-                    timeout=None,
-                )
+        if not isinstance(max_in_flight, int) or max_in_flight < 1:
+            raise ArgumentError(
+                function, f"max_in_flight is {max_in_flight!r}; at least 1 is needed"
             )
-
-        return Batch(function, descriptors, max_in_flight, start).run()
+        items = []
+        for descriptor in descriptors:
+            what = descriptor.reduce_descriptor
+            check_supported(function, what.quantization_options)
+            _check_range("tag", what.tag, 64)
+            send, recv = descriptor.views(function)
+            items.append(
+                (send.lent(), recv.lent(), int(send.dtype), int(ReduceOp(what.op)), what.tag)
+            )
+        return ReduceInfo(*self._native.all_reduce_multiple(items, max_in_flight, timeout))
 
     def sync_shared_state(
         self,
@@ -265,9 +323,10 @@ class Communicator:
                 open here.
             ArgumentError: if a tensor cannot be used.
         """
+        function = "sync_shared_state"
         tensors = [
-            (tensor.name, tensor.array, int(tensor.dtype), tensor.allow_content_inequality)
-            for tensor in shared_state.tensors
+            (info.name, info.view(function).lent(), int(info.dtype), info.allow_content_inequality)
+            for info in shared_state.tensors
         ]
         tx_bytes, rx_bytes, revision = self._native.sync_shared_state(
             tensors, shared_state.revision, int(SharedStateSyncStrategy(strategy)), timeout
@@ -307,21 +366,24 @@ class Communicator:
     ) -> None:
         self.leave()
 
-    def _keep(self, operation: _native.Operation) -> AsyncReduceHandle:
+    def _keep(self, operation: _native.Operation, tag: int) -> AsyncReduceHandle:
         if len(self._open) >= FORGET_FROM:
-            self._open = {handle for handle in self._open if not handle.is_done()}
-        handle = AsyncReduceHandle(operation, self._forget)
-        self._open.add(handle)
+            for other, open_handle in list(self._open.items()):
+                if open_handle.is_done():
+                    self._open.pop(other, None)
+        handle = AsyncReduceHandle(operation, tag, self._forget)
+        self._open[tag] = handle
         return handle
 
-    def _forget(self, handle: AsyncReduceHandle) -> None:
-        self._open.discard(handle)
+    def _forget(self, handle: AsyncReduceHandle, tag: int) -> None:
+        if self._open.get(tag) is handle:
+            self._open.pop(tag, None)
 
     def _start(
         self,
         function: str,
-        send: Array,
-        recv: Array,
+        send: Tensor,
+        recv: Tensor,
         *,
         op: ReduceOp,
         tag: int,
@@ -330,15 +392,20 @@ class Communicator:
         timeout: float | None,
     ) -> _native.Operation:
         check_supported(function, quantization)
-        have = data_type_of(function, "send", send)
-        if (other := data_type_of(function, "recv", recv)) is not have:
-            raise ArgumentError(function, f"send is {have.name}, but recv is {other.name}")
-        if operand is not None and operand.datatype != have:
+        sent = view_of(function, "send", send, writable=False)
+        received = view_of(function, "recv", recv, writable=True)
+        if sent.dtype is not received.dtype:
+            raise ArgumentError(
+                function, f"send is {sent.dtype.name}, but recv is {received.dtype.name}"
+            )
+        if operand is not None and operand.datatype != sent.dtype:
             want = DataType(operand.datatype).name
-            raise ArgumentError(function, f"the arrays are {have.name}, the descriptor {want}")
+            raise ArgumentError(
+                function, f"the tensors are {sent.dtype.name}, the descriptor {want}"
+            )
         _check_range("tag", tag, 64)
         return self._native.all_reduce(
-            function, send, recv, int(have), int(ReduceOp(op)), tag, timeout
+            function, sent.lent(), received.lent(), int(sent.dtype), int(ReduceOp(op)), tag, timeout
         )
 
 
@@ -351,3 +418,16 @@ def _read(stream: _native.Events) -> Iterator[Event]:
 def _check_range(name: str, value: Any, bits: int) -> None:
     if not isinstance(value, int) or not 0 <= value < 1 << bits:
         raise ArgumentError("Communicator", f"{name} is {value!r}; it must fit {bits} bits")
+
+
+def _next_port(listen: str | None, local_rank: int) -> str:
+    """`listen` with the rank added to its port."""
+    host, _, base = (listen or "").rpartition(":")
+    if not (host and base.isascii() and base.isdigit() and base != "0"):
+        raise ArgumentError(
+            "Communicator", f"local_rank needs listen with a port to count from, not {listen!r}"
+        )
+    port = int(base) + int(local_rank)
+    if local_rank < 0 or port >= 1 << 16:
+        raise ArgumentError("Communicator", f"port {base} + local rank {local_rank} is no port")
+    return f"{host}:{port}"

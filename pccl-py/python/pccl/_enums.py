@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,11 @@ class DeviceType(enum.IntEnum):
     CPU = 0
     CUDA = 1
 
+    @classmethod
+    def from_torch_device_type(cls, device_type: str) -> DeviceType | None:
+        """The device that PyTorch calls `cpu` or `cuda`; none for any other."""
+        return {"cpu": cls.CPU, "cuda": cls.CUDA}.get(device_type)
+
 
 class DistributionHint(enum.IntEnum):
     """What the values are like. Accepted for compatibility; nothing depends on it."""
@@ -141,6 +147,30 @@ class DataType(enum.IntEnum):
             )
         if not dtype.isnative:
             raise ValueError(f"dtype {dtype.str} is not in this machine's byte order")
+        return known
+
+    def to_torch_dtype(self) -> Any:
+        """The PyTorch dtype of this type.
+
+        Raises:
+            ImportError: if PyTorch is not installed.
+            AttributeError: if it is too old to have the type.
+        """
+        # By name, so that type checkers need not find it.
+        return getattr(importlib.import_module("torch"), _NUMPY_NAME[self])
+
+    @classmethod
+    def from_torch_dtype(cls, dtype: Any) -> DataType:
+        """The type of a PyTorch dtype. Does not import PyTorch.
+
+        Raises:
+            ValueError: if the dtype has no counterpart.
+        """
+        known = _FROM_NAME.get(str(dtype).removeprefix("torch."))
+        if known is None:
+            raise ValueError(
+                f"dtype {dtype} cannot be reduced; use one of {', '.join(sorted(_FROM_NAME))}"
+            )
         return known
 
 

@@ -19,6 +19,8 @@ class PCCLError(Exception):
         cause: what the other side, the socket or the rule says.
         retryable: whether it failed at all members alike, for a reason that may be gone at the next
             call, as the loss of a member is. Not of PCCL 1.0, where the codes do not tell.
+        committed: places, in the list, of the operations that were done all the same, where
+            `all_reduce_multiple_with_retry` failed. Their buffers hold results.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class PCCLError(Exception):
         self.phase = phase
         self.cause = cause
         self.retryable = retryable
+        self.committed: tuple[int, ...] = ()
         text = f"{func_name}: {self.result.name} ({int(self.result)})"
         super().__init__(f"{text}: {message}" if message else text)
 

@@ -12,16 +12,20 @@ from ._types import ReduceInfo
 
 class AsyncReduceHandle:
     """An all-reduce that was started and may not have its verdict yet. Made by
-    `Communicator.all_reduce_async`; keeps the arrays alive until the verdict is there.
+    `Communicator.all_reduce_async`; keeps the tensors alive until the verdict is there.
 
     Attributes:
         error: why it failed, once `wait` has returned and it did.
     """
 
     def __init__(
-        self, operation: _native.Operation, forget: Callable[[AsyncReduceHandle], None]
+        self,
+        operation: _native.Operation,
+        tag: int,
+        forget: Callable[[AsyncReduceHandle, int], None],
     ) -> None:
         self._operation = operation
+        self._tag = tag
         self._forget = forget
         self._outcome: tuple[bool, int, ReduceInfo] | None = None
         self.error: PCCLError | None = None
@@ -31,7 +35,7 @@ class AsyncReduceHandle:
 
         Returns:
             Whether it was committed, the result code as a number, and what was moved. Until the
-            verdict is there the arrays must not be touched; after a failure they are as they
+            verdict is there the tensors must not be touched; after a failure they are as they
             were. May be called again, and then says the same.
 
         Raises:
@@ -45,7 +49,7 @@ class AsyncReduceHandle:
                 self._outcome = (False, int(error.result), ReduceInfo(0, 0, 0))
             else:
                 self._outcome = (True, int(Result.SUCCESS), ReduceInfo(*moved))
-            self._forget(self)
+            self._forget(self, self._tag)
         return self._outcome
 
     def is_done(self) -> bool:

@@ -8,13 +8,19 @@ from typing import Any
 from . import _native
 from ._enums import Result
 from ._errors import PCCLError
+from ._lifetime import serve, unserve
 
 
 class MasterNode:
     """Keeps the members of a run in agreement. No tensor passes through it.
 
+    Once started, it serves until it is interrupted, or the process ends. A process that has started
+    one, has had no peer, and comes to its end without an error stays until the master is stopped
+    (Ctrl-C), as in PCCL 1.0.
+
     Args:
-        listen_address: `host:port`; port 0 lets the system choose, and `address` tells.
+        listen_address: `host:port`: a name, an IPv4 address, or an IPv6 address in brackets. Port
+            0 lets the system choose, and `address` tells.
         peer_timeout: seconds of silence after which a member counts as lost; 5 by default. Peers
             learn it when they join; the other limits of the run derive from it.
     """
@@ -33,6 +39,7 @@ class MasterNode:
         if self._native is not None:
             raise PCCLError(Result.INVALID_USAGE, "MasterNode.run", "it was started already")
         self._native = _native.Master(self._listen_address, self._peer_timeout)
+        serve(self)
 
     def interrupt(self) -> None:
         """Stops the master in good order: every call of every member fails at once. Returns when
@@ -42,6 +49,7 @@ class MasterNode:
             PCCLError: INVALID_USAGE, if it was never started.
         """
         self._started("MasterNode.interrupt").stop()
+        unserve(self)
 
     def is_running(self) -> bool:
         """Whether it was started and has not ended."""

@@ -1,10 +1,26 @@
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
-import numpy.typing as npt
-
-__all__ = ["VERSION", "Communicator", "Events", "Master", "Operation"]
+__all__ = ["VERSION", "Communicator", "Dlpack", "Events", "Master", "Operation", "ending"]
 VERSION: str
+
+def ending() -> None: ...
+
+@final
+class Dlpack:
+    def __new__(cls, capsule: object) -> Dlpack: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def element(self) -> tuple[int, int, int]: ...
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def strides(self) -> list[int] | None: ...
+    @property
+    def read_only(self) -> bool: ...
 
 @final
 class Operation:
@@ -25,6 +41,7 @@ class Communicator:
     ) -> Communicator: ...
     def connect(self, limit: float | None) -> None: ...
     def update_topology(self, limit: float | None) -> None: ...
+    def optimize_topology(self, limit: float | None) -> None: ...
     def are_peers_pending(self, limit: float | None) -> bool: ...
     def attributes(self) -> tuple[int, int, int, int]: ...
     def member_id(self) -> int | None: ...
@@ -32,16 +49,22 @@ class Communicator:
     def all_reduce(
         self,
         function: str,
-        send: npt.NDArray[Any],
-        recv: npt.NDArray[Any],
+        send: tuple[int, int, object],
+        recv: tuple[int, int, object],
         data_type: int,
         op: int,
         tag: int,
         limit: float | None,
     ) -> Operation: ...
+    def all_reduce_multiple(
+        self,
+        items: Sequence[tuple[tuple[int, int, object], tuple[int, int, object], int, int, int]],
+        max_in_flight: int,
+        limit: float | None,
+    ) -> tuple[int, int, int]: ...
     def sync_shared_state(
         self,
-        tensors: Sequence[tuple[str, npt.NDArray[Any], int, bool]],
+        tensors: Sequence[tuple[str, tuple[int, int, object], int, bool]],
         revision: int,
         strategy: int,
         limit: float | None,

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ._enums import (
     DataType,
@@ -16,8 +12,7 @@ from ._enums import (
     ReduceOp,
 )
 from ._errors import ArgumentError, UnsupportedError
-
-Array = npt.NDArray[Any]
+from ._tensors import Tensor, View, pointer_view, view_of
 
 
 @dataclass(frozen=True)
@@ -66,44 +61,78 @@ class ReduceDescriptor:
     )
 
 
-@dataclass(frozen=True, eq=False)
 class ReduceOpDescriptor:
-    """One all-reduce with its buffers. Holds references to the arrays.
+    """One all-reduce with its buffers. Holds references to the tensors that it is made from.
 
-    Attributes:
-        send: the own contribution; never modified, unless it is `recv` too.
-        recv: where the result goes. May be the same array as `send`.
+    Args:
+        sendbuf_ptr: address of the own contribution, which is never modified, unless it is
+            `recvbuf_ptr` too. The caller keeps the memory alive, with as many elements as
+            `reduce_descriptor` says; better, make descriptors from tensors.
+        recvbuf_ptr: address of where the result goes. May be `sendbuf_ptr`.
         reduce_descriptor: what to do.
     """
 
-    send: Array
-    recv: Array
-    reduce_descriptor: ReduceDescriptor
+    def __init__(
+        self, sendbuf_ptr: int, recvbuf_ptr: int, reduce_descriptor: ReduceDescriptor
+    ) -> None:
+        self.sendbuf_ptr = sendbuf_ptr
+        self.recvbuf_ptr = recvbuf_ptr
+        self.reduce_descriptor = reduce_descriptor
+        self._tensors: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
-    def from_numpy(
-        send: Array, recv: Array, reduce_descriptor: ReduceDescriptor
+    def from_tensor(
+        send: Tensor, recv: Tensor, reduce_descriptor: ReduceDescriptor
     ) -> ReduceOpDescriptor:
-        """Checks that the arrays fit the descriptor.
+        """From tensors of any sort. Not of PCCL 1.0.
 
         Args:
             send: C-contiguous, of the descriptor's type and count, in any shape.
-            recv: as `send`, and writable.
+            recv: as `send`, and writable. May be `send`.
             reduce_descriptor: what to do.
 
         Raises:
-            ArgumentError: if an array does not fit.
+            ArgumentError: if a tensor does not fit the descriptor, or cannot be used.
         """
-        want = reduce_descriptor.operand_descriptor.datatype
-        for name, array in (("send", send), ("recv", recv)):
-            have = data_type_of("ReduceOpDescriptor.from_numpy", name, array)
-            if have is not want or array.size != reduce_descriptor.count:
+        descriptor = ReduceOpDescriptor(0, 0, reduce_descriptor)
+        descriptor._tensors = (send, recv)
+        views = descriptor.views("ReduceOpDescriptor")
+        descriptor.sendbuf_ptr, descriptor.recvbuf_ptr = (view.address for view in views)
+        return descriptor
+
+    @staticmethod
+    def from_numpy(
+        send: Tensor, recv: Tensor, reduce_descriptor: ReduceDescriptor
+    ) -> ReduceOpDescriptor:
+        """As `from_tensor`."""
+        return ReduceOpDescriptor.from_tensor(send, recv, reduce_descriptor)
+
+    @staticmethod
+    def from_torch(
+        send: Tensor, recv: Tensor, reduce_descriptor: ReduceDescriptor
+    ) -> ReduceOpDescriptor:
+        """As `from_tensor`."""
+        return ReduceOpDescriptor.from_tensor(send, recv, reduce_descriptor)
+
+    def views(self, function: str) -> tuple[View, View]:
+        """The memory of both as it is now, or an `ArgumentError` of `function`."""
+        count = self.reduce_descriptor.count
+        want = self.reduce_descriptor.operand_descriptor.datatype
+        if self._tensors is None:
+            return (
+                pointer_view(self.sendbuf_ptr, count, want),
+                pointer_view(self.recvbuf_ptr, count, want),
+            )
+        send = view_of(function, "send", self._tensors[0], writable=False)
+        recv = view_of(function, "recv", self._tensors[1], writable=True)
+        for name, view in (("send", send), ("recv", recv)):
+            if view.dtype != want or view.numel != count:
                 raise ArgumentError(
-                    "ReduceOpDescriptor.from_numpy",
-                    f"{name} has {array.size} x {have.name}; the descriptor says "
-                    f"{reduce_descriptor.count} x {want.name}",
+                    function,
+                    f"{name} has {view.numel} x {view.dtype.name}; the descriptor says "
+                    f"{count} x {want.name}",
                 )
-        return ReduceOpDescriptor(send, recv, reduce_descriptor)
+        return send, recv
 
 
 @dataclass(frozen=True)
@@ -121,44 +150,95 @@ class ReduceInfo:
     rx_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
 class TensorInfo:
-    """One named tensor of the shared state. Holds a reference to the array.
+    """One named tensor of the shared state. Holds a reference to the tensor that it is made from.
 
-    Attributes:
+    Args:
         name: compared by name, not by position; unique within a state.
-        array: C-contiguous and writable, in any shape.
-        dtype: element type.
+        data_ptr: address of the first element. The caller keeps the memory alive; better, make it
+            from a tensor.
         numel: number of elements.
-        device_type: always CPU.
+        dtype: element type.
+        device_type: must be CPU.
         allow_content_inequality: whether members may hold different content without being out of
             date; such a tensor is not compared. A member that receives gets it all the same.
+
+    Raises:
+        ArgumentError: if the address is null, or the device is not the CPU.
     """
 
-    name: str
-    array: Array
-    dtype: DataType
-    numel: int
-    device_type: DeviceType = DeviceType.CPU
-    allow_content_inequality: bool = False
+    def __init__(
+        self,
+        name: str,
+        data_ptr: int,
+        *,
+        numel: int,
+        dtype: DataType,
+        device_type: DeviceType,
+        allow_content_inequality: bool,
+    ) -> None:
+        if data_ptr == 0 and numel != 0:
+            raise ArgumentError("TensorInfo", f"{name} begins at address 0")
+        if device_type != DeviceType.CPU:
+            raise ArgumentError("TensorInfo", f"{name} is on {device_type!r}, not on the CPU")
+        self.name = name
+        self.data_ptr = data_ptr
+        self.numel = numel
+        self.dtype = DataType(dtype)
+        self.device_type = DeviceType.CPU
+        self.allow_content_inequality = allow_content_inequality
+        self.tensor: Tensor | None = None
+
+    @classmethod
+    def from_tensor(
+        cls, tensor: Tensor, name: str, *, allow_content_inequality: bool = False
+    ) -> TensorInfo:
+        """Describes `tensor`, of any sort and shape, as the tensor `name`. Not of PCCL 1.0.
+
+        If a PyTorch tensor is given other memory later on (`p.data = ...`), that is what is
+        synchronised.
+
+        Raises:
+            ArgumentError: if the tensor cannot be shared.
+        """
+        view = view_of("TensorInfo", name, tensor, writable=False)
+        info = cls(
+            name,
+            view.address,
+            numel=view.numel,
+            dtype=view.dtype,
+            device_type=DeviceType.CPU,
+            allow_content_inequality=allow_content_inequality,
+        )
+        info.tensor = tensor
+        return info
 
     @classmethod
     def from_numpy(
-        cls, array: Array, name: str, *, allow_content_inequality: bool = False
+        cls, tensor: Tensor, name: str, *, allow_content_inequality: bool = False
     ) -> TensorInfo:
-        """Describes `array` as the tensor `name`.
+        """As `from_tensor`."""
+        return cls.from_tensor(tensor, name, allow_content_inequality=allow_content_inequality)
 
-        Raises:
-            ArgumentError: if the type cannot be shared.
-        """
-        dtype = data_type_of("TensorInfo.from_numpy", name, array)
-        return cls(
-            name,
-            array,
-            dtype,
-            int(array.size),
-            allow_content_inequality=allow_content_inequality,
-        )
+    @classmethod
+    def from_torch(
+        cls, tensor: Tensor, name: str, *, allow_content_inequality: bool = False
+    ) -> TensorInfo:
+        """As `from_tensor`."""
+        return cls.from_tensor(tensor, name, allow_content_inequality=allow_content_inequality)
+
+    def view(self, function: str) -> View:
+        """The memory as it is now, or an `ArgumentError` of `function`."""
+        if self.tensor is None:
+            return pointer_view(self.data_ptr, self.numel, self.dtype)
+        view = view_of(function, self.name, self.tensor, writable=True)
+        if (view.numel, view.dtype) != (self.numel, self.dtype):
+            raise ArgumentError(
+                function,
+                f"{self.name} was {self.numel} x {self.dtype.name}, and is "
+                f"{view.numel} x {view.dtype.name} now",
+            )
+        return view
 
 
 class SharedState:
@@ -209,16 +289,6 @@ class SharedStateSyncInfo:
 
     tx_bytes: int
     rx_bytes: int
-
-
-def data_type_of(function: str, name: str, array: Array) -> DataType:
-    """Element type of `array`, or an `ArgumentError` that names it."""
-    if not isinstance(array, np.ndarray):
-        raise ArgumentError(function, f"{name} is a {type(array).__name__}, not a numpy array")
-    try:
-        return DataType.from_numpy_dtype(array.dtype)
-    except ValueError as error:
-        raise ArgumentError(function, f"{name}: {error}") from None
 
 
 def check_supported(function: str, quantization: QuantizationOptions | None) -> None:
