@@ -101,6 +101,9 @@ impl World {
         }
         for (proc, slot) in self.procs.iter_mut().enumerate() {
             slot.stopped = 0;
+            if let Some(Process::Peer(node)) = &mut slot.what {
+                node.restarted(&self.core);
+            }
             self.core.push(now, Event::Resume { proc: ProcId(proc) });
         }
         for peer in self.peers() {
@@ -431,7 +434,15 @@ impl World {
         self.core.oracle.led_astray = true;
         self.core.directory.mixed = true;
         let now = self.core.now;
-        self.start(host, None, now);
+        let proc = self.start(host, None, now);
+        // As a machine that was restored from a copy would: it takes the first one's run over.
+        let first = self.core.directory.masters.first().map(|m| m.0);
+        if self.core.rng.chance(500)
+            && let Some(life) = first.and_then(|first| self.core.directory.next_life(first))
+        {
+            self.core.cover(Cover::NextLife);
+            self.core.directory.heirs.insert(proc, life);
+        }
     }
 
     fn restart_master(&mut self) {

@@ -26,6 +26,14 @@ impl Clock {
         }
     }
 
+    /// The clock of another thread of the same process, whose timers are its own.
+    pub(super) fn of_thread(&self) -> Self {
+        Self {
+            offset: self.offset,
+            armed: None,
+        }
+    }
+
     /// What it shows.
     pub(super) fn local(&self, now: Time) -> Time {
         now + self.offset

@@ -4,11 +4,12 @@ use super::clock::send_frame;
 use super::core::Core;
 use super::coverage::Cover;
 use super::data_node::DataNode;
+use super::invariants::highest_incarnation::answered;
 use super::network::{Reading, Sock};
 use super::peer_node::PeerNode;
 use super::scenario::Moment;
 use crate::error::{ConnectPhase, Error};
-use crate::ids::{Round, RunId};
+use crate::ids::{Incarnation, Round, RunId};
 use crate::membership::peer::{MasterLink, PeerInput};
 use crate::transport::admission::Admission;
 use crate::types::UnanimousCall;
@@ -122,6 +123,9 @@ impl PeerNode {
         let sock = control.sock;
         let (bytes, state) = core.read(sock, usize::MAX);
         control.decoder.feed(&bytes);
+        if !bytes.is_empty() {
+            self.master_heard = core.now;
+        }
         loop {
             // The machine may have replaced or closed the connection meanwhile.
             let Some(control) = self.control.as_mut().filter(|c| c.sock == sock) else {
@@ -158,15 +162,17 @@ impl PeerNode {
     fn news(&mut self, core: &mut Core, news: News) {
         match news {
             News::Reply(reply) => {
+                let life = self.life_of(&reply);
+                let sock = self.control.as_ref().map(|control| control.sock);
+                let member = self.machine.member_id().is_some();
                 match &reply {
                     ControlReply::Registered { run, id, .. } => {
                         self.new_membership(core);
-                        self.member = Some((*run, *id));
+                        let run = core.run_at(sock).unwrap_or(*run);
+                        self.member = Some((run, *id));
                         self.registrations += 1;
-                        core.saw_registered(self.id, *run, *id);
-                        self.input(core, PeerInput::Master(MasterLink::Reply(reply)));
+                        core.saw_registered(self.id, run, *id);
                         core.moment(Moment::Registered, self.id);
-                        return;
                     }
                     ControlReply::Attached { .. } => core.moment(Moment::Attached, self.id),
                     ControlReply::Evicted { .. } if self.other_master(core) => {
@@ -175,6 +181,14 @@ impl PeerNode {
                     _ => {}
                 }
                 self.input(core, PeerInput::Master(MasterLink::Reply(reply)));
+                if let Some((run, incarnation)) = life {
+                    let kept = self.control.as_ref().map(|control| control.sock) == sock;
+                    let left = member && self.machine.member_id().is_none();
+                    let highest = &mut self.highest;
+                    let word = answered(highest, run, incarnation, kept || left);
+                    let word = word.map_err(|what| format!("{:?} {what}", self.id));
+                    core.judge("highest_incarnation", word);
+                }
             }
             News::Message(message) => {
                 match &message {
@@ -205,7 +219,7 @@ impl PeerNode {
             };
             self.input(core, closed);
         }
-        self.data = DataNode::new(core, self.id, self.clock, self.shape.segment);
+        self.data = DataNode::new(core, self.id, self.clock.of_thread(), self.shape.segment);
         for dialling in std::mem::take(&mut self.dialling).into_values() {
             core.close(dialling.sock);
         }
@@ -213,8 +227,24 @@ impl PeerNode {
     }
 
     fn other_master(&self, core: &Core) -> bool {
-        let asked = self.control.as_ref().and_then(|c| c.run);
-        asked.is_some() && asked != core.run_at(self.control.as_ref().map(|c| c.sock))
+        let here = core.run_at(self.control.as_ref().map(|c| c.sock));
+        self.member.is_some_and(|(run, _)| Some(run) != here)
+    }
+
+    /// Which life of which run's master a reply comes from, as it says.
+    fn life_of(&self, reply: &ControlReply) -> Option<(RunId, Incarnation)> {
+        match reply {
+            ControlReply::Registered {
+                run, incarnation, ..
+            }
+            | ControlReply::Evicted {
+                run, incarnation, ..
+            } => Some((*run, *incarnation)),
+            ControlReply::Attached { incarnation, .. } => {
+                Some((self.control.as_ref()?.run?, *incarnation))
+            }
+            ControlReply::Refused(_) | ControlReply::Status(_) => None,
+        }
     }
 }
 

@@ -52,6 +52,7 @@ covers! {
     BitFlip = "a bit flipped on a lane",
     WrongResult = "a member computed a wrong result",
     OperatorEvict = "an operator evicted a member",
+    NextLife = "a second master was a later life of the first",
     SecondMaster = "a second master came up",
     TwoIncarnations = "a peer met another master than the one it belonged to",
     MasterRestart = "the master was killed and a fresh one took its place",

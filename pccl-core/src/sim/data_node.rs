@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::core::{Core, Event, ProcId, Thread, trace};
 use super::coverage::Cover;
-use super::invariants::bounded;
+use super::invariants::{bounded, well_formed};
 use super::network::{Reading, Sock};
 use super::peer_node::Note;
+use super::scenario::BIG;
 use super::scenario::Moment;
 use crate::collective::buffers::Lent;
 use crate::collective::engine::{Engine, EngineConfig, EngineEvent, EngineGroup, StartReduce};
@@ -67,7 +68,11 @@ impl DataNode {
             segment,
             protected: false,
             timing: core.scenario.timing,
-            scratch: 64 * u64::from(segment),
+            // None where tensors are big: each slice has its own small room only.
+            scratch: match core.scenario.program.elements >= BIG {
+                true => 0,
+                false => 64 * u64::from(segment),
+            },
         };
         Self {
             proc,
@@ -351,6 +356,11 @@ impl DataNode {
                     self.notes.push(Note::Input(done));
                 }
                 EngineEvent::Failed { op, quoted, cause } => {
+                    let word = well_formed::failed(&cause);
+                    core.judge(
+                        "well_formed",
+                        word.map_err(|w| format!("{:?}: {w}", self.proc)),
+                    );
                     let failed = PeerInput::OpFailed { op, quoted, cause };
                     self.notes.push(Note::Input(failed));
                 }

@@ -135,7 +135,7 @@ impl Core {
             0..=2 => (Duration::from_micros(100), timing.heartbeat),
             3..=5 => (timing.heartbeat, timing.peer_timeout),
             6..=8 => (timing.peer_timeout, timing.peer_timeout * 3),
-            _ => (timing.peer_timeout * 3, timing.master_limit * 3 / 2),
+            _ => (timing.peer_timeout * 3, timing.master_limit * 2),
         };
         self.rng.duration(low, high)
     }

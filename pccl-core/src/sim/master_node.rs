@@ -42,15 +42,22 @@ enum Stage {
 }
 
 impl MasterNode {
-    /// A fresh master.
-    pub(super) fn new(core: &mut Core, id: ProcId, host: HostId, run: RunId) -> Self {
+    /// A fresh master: `life` is what it says of itself, `run` what the oracle calls it, which no
+    /// other master shares.
+    pub(super) fn new(
+        core: &mut Core,
+        id: ProcId,
+        host: HostId,
+        run: RunId,
+        life: (RunId, Incarnation),
+    ) -> Self {
         let config = MasterConfig {
             timing: core.scenario.timing,
             ..MasterConfig::default()
         };
         let clock = Clock::new(core);
         let seed = core.rng.bits();
-        let machine = Master::new(config, run, Incarnation(1), seed, clock.local(core.now));
+        let machine = Master::new(config, life.0, life.1, seed, clock.local(core.now));
         Self {
             id,
             host,

@@ -9,7 +9,8 @@ use super::core::{Core, Event, HostId, ProcId, Thread, trace};
 use super::coverage::Cover;
 use super::data_node::{DataNode, Order};
 use super::handshake::{Accepting, Dialling, Step};
-use super::invariants::bounded;
+use super::invariants::highest_incarnation::Highest;
+use super::invariants::{bounded, master_limit};
 use super::network::Sock;
 use super::scenario::{Moment, PeerShape};
 use super::user::User;
@@ -58,6 +59,10 @@ pub(super) struct PeerNode {
     pub(super) rounds: Round,
     group: GroupView,
     spins: u32,
+    /// When it last heard from its master, or last began to listen.
+    pub(super) master_heard: Time,
+    /// The highest life of a master that it was told of, and in which run.
+    pub(super) highest: Highest,
     /// Its program is over: the process ends.
     pub(super) exits: bool,
 }
@@ -100,8 +105,25 @@ impl PeerNode {
             rounds: Round(0),
             group: GroupView::default(),
             spins: 0,
+            master_heard: core.now,
+            highest: None,
             exits: false,
         }
+    }
+
+    /// The process was stopped, or its clock jumped: it cannot tell since when the master is silent.
+    pub(super) fn restarted(&mut self, core: &Core) {
+        self.master_heard = core.now;
+    }
+
+    /// Judges whether it gives its membership up when it has to.
+    pub(super) fn check_master(&self, core: &mut Core) {
+        let silent = core.now.since(self.master_heard);
+        let word = master_limit::check(self.machine.is_member(), silent, core.scenario.timing);
+        core.judge(
+            "master_limit",
+            word.map_err(|w| format!("{:?}: {w}", self.id)),
+        );
     }
 
     /// The control connection's socket.
@@ -224,6 +246,7 @@ impl PeerNode {
     pub(super) fn jump(&mut self, core: &mut Core, by: std::time::Duration) {
         self.clock.jump(by);
         self.data.clock.follow(&self.clock);
+        self.restarted(core);
         self.arm(core);
         for thread in [Thread::Control, Thread::Data] {
             core.push(

@@ -225,7 +225,7 @@ impl Scenario {
         let most = if rng.chance(200) { 6 } else { 4 };
         let count = rng.range(2, most) as usize;
         let two_groups = count >= 3 && rng.chance(250);
-        let peers = peers(rng, count, two_groups, timing);
+        let mut peers = peers(rng, count, two_groups, timing);
         let spare = 2;
         let peer_hosts = count + spare;
         let (latency, jitter) = latencies(rng, peer_hosts + 2, calm);
@@ -234,12 +234,20 @@ impl Scenario {
         } else {
             firewalls(rng, peer_hosts)
         };
-        let program = program(rng, calm, timing);
+        let mut program = program(rng, calm, timing);
         let mix = if calm || rng.chance(80) {
             FaultMix::none()
         } else {
             mix(rng, wild, timing)
         };
+        let mut socket_buffer = rng.pick(&[512, 4096, 65_536]).unwrap_or(4096) as usize;
+        if rng.chance(15) {
+            // More than the room of a slice, which only a look at large tensors puts to the test.
+            program.elements = BIG;
+            program.steps = 2;
+            socket_buffer = 1 << 20;
+            peers.iter_mut().for_each(|peer| peer.segment = 16_384);
+        }
         Self {
             seed,
             calm,
@@ -250,7 +258,7 @@ impl Scenario {
             jitter,
             lossy: if rng.chance(200) { 5 } else { 0 },
             split: rng.pick(&[0, 50, 400]).unwrap_or(0),
-            socket_buffer: rng.pick(&[512, 4096, 65_536]).unwrap_or(4096) as usize,
+            socket_buffer,
             thread_delay: Duration::from_micros(rng.pick(&[10, 100, 3000]).unwrap_or(10)),
             user_timeout: timing.peer_timeout,
             flip: if !calm && rng.chance(120) {
@@ -433,6 +441,14 @@ fn mix(rng: &mut Rng, wild: bool, timing: Timing) -> FaultMix {
         scattered: rng.below(3) as u32,
         moments,
         restart: rng.pick(&[0, 500, 1000]).unwrap_or(0) as u32,
-        horizon: rng.duration(timing.peer_timeout, timing.peer_timeout * 12),
+        // In some worlds long enough for a master to be given up.
+        horizon: match rng.chance(200) {
+            true => rng.duration(timing.master_limit, timing.master_limit * 3),
+            false => rng.duration(timing.peer_timeout, timing.peer_timeout * 12),
+        },
     }
 }
+
+/// Elements of a tensor that counts as big: so many that partial sums of 16-bit floats do not fit the
+/// room that each slice owns.
+pub(super) const BIG: u64 = 150_000;

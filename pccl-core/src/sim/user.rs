@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::oracle::Point;
 use super::rng::{Rng, splitmix};
-use super::scenario::{PeerShape, Scenario};
+use super::scenario::{BIG, PeerShape, Scenario};
 use crate::error::Error;
 use crate::ids::{CallId, PeerGroup, Tag};
 use crate::types::{DataType, ReduceDescriptor, ReduceOp, UnanimousCall};
@@ -558,13 +558,17 @@ fn first_u64(bytes: &[u8]) -> Option<u64> {
 }
 
 fn draw_descriptor(rng: &mut Rng, elements: u64) -> ReduceDescriptor {
+    let types = match elements >= BIG {
+        true => &[DataType::F16, DataType::BF16, DataType::U8][..],
+        false => &DataType::ALL[..],
+    };
     ReduceDescriptor {
         count: if rng.chance(100) {
             0
         } else {
             rng.range(0, elements)
         },
-        data_type: rng.pick(&DataType::ALL).unwrap_or(DataType::F32),
+        data_type: rng.pick(types).unwrap_or(DataType::F32),
         op: rng.pick(&ReduceOp::ALL).unwrap_or(ReduceOp::Sum),
     }
 }

@@ -7,7 +7,7 @@ use super::core::{Core, HostId, ProcId};
 use super::coverage::Cover;
 use super::network::Sock;
 use super::oracle::UseKey;
-use crate::ids::{MemberId, PeerGroup, RunId, Serial, Time};
+use crate::ids::{Incarnation, MemberId, PeerGroup, RunId, Serial, Time};
 use crate::wire::control::{Down, OpName, Outcome, Up, VoteName};
 use crate::wire::reason::{AbortReason, RequestCause};
 
@@ -30,12 +30,49 @@ struct Use {
 /// Where masters are, and which of them a peer's name look-up gives.
 #[derive(Default, Debug)]
 pub(super) struct Directory {
-    /// Masters that run, oldest first.
+    /// Masters that run: those whose run has a master of a later life behind that one, else oldest
+    /// first.
     pub(super) masters: Vec<(ProcId, HostId, RunId)>,
+    /// What the oracle calls each master that ever ran, and what it says of itself.
+    lives: BTreeMap<ProcId, (RunId, (RunId, Incarnation))>,
+    /// Masters that are to take a run over, as its next life.
+    pub(super) heirs: BTreeMap<ProcId, (RunId, Incarnation)>,
     /// Whether look-ups give one or the other.
     pub(super) mixed: bool,
     /// Where to dial while none runs.
     pub(super) last: usize,
+}
+
+impl Directory {
+    /// What a starting master says of itself.
+    pub(super) fn life_of(&self, proc: ProcId, run: RunId) -> (RunId, Incarnation) {
+        let heir = self.heirs.get(&proc).copied();
+        heir.unwrap_or((run, Incarnation(1)))
+    }
+
+    /// A master runs.
+    pub(super) fn add(
+        &mut self,
+        proc: ProcId,
+        host: HostId,
+        run: RunId,
+        life: (RunId, Incarnation),
+    ) {
+        let at = match self.heirs.contains_key(&proc) {
+            true => 0,
+            false => self.masters.len(),
+        };
+        self.masters.insert(at, (proc, host, run));
+        self.lives.insert(proc, (run, life));
+    }
+
+    /// The next life of a run whose master runs; none if it has one already.
+    pub(super) fn next_life(&self, master: ProcId) -> Option<(RunId, Incarnation)> {
+        let (_, (run, life)) = *self.lives.get(&master)?;
+        let next = (run, Incarnation(life.0 + 1));
+        let taken = self.heirs.values().any(|heir| *heir == next);
+        (!taken).then_some(next)
+    }
 }
 
 impl Core {
@@ -60,8 +97,7 @@ impl Core {
     /// Run of the master at the other end of a connection.
     pub(super) fn run_at(&self, sock: Option<Sock>) -> Option<RunId> {
         let proc = self.net.proc_of(sock?.other())?;
-        let masters = &self.directory.masters;
-        masters.iter().find(|m| m.0 == proc).map(|m| m.2)
+        self.directory.lives.get(&proc).map(|(run, _)| *run)
     }
 
     /// An engine starts a use: what neighbours sent of it long before was held.

@@ -172,6 +172,7 @@ impl World {
                 next_check = at + self.core.scenario.timing.peer_timeout;
                 let word = self.core.oracle.liveness.check(at, bound);
                 self.core.judge("liveness", word);
+                self.check_masters();
                 if calm_at.is_some_and(|c| at.since(c) > self.core.scenario.total_bound()) {
                     let who = self.unfinished();
                     let word = self.core.oracle.liveness.unfinished(&who);
@@ -191,7 +192,7 @@ impl World {
                 }
                 return;
             }
-            if self.all_gone() {
+            if self.all_gone() && !self.somebody_stopped() {
                 let since = *all_gone_at.get_or_insert(at);
                 // The master finds out that the last have gone, and forgets all.
                 if at.since(since) > self.core.scenario.timing.peer_timeout * 4 {
@@ -202,6 +203,14 @@ impl World {
             }
         }
         self.last_words();
+    }
+
+    fn check_masters(&mut self) {
+        for slot in self.procs.iter().filter(|slot| !slot.is_stopped()) {
+            if let Some(Process::Peer(node)) = &slot.what {
+                node.check_master(&mut self.core);
+            }
+        }
     }
 
     fn begin(&mut self) {
@@ -257,8 +266,9 @@ impl World {
         let what = match shape {
             None => {
                 let run = RunId(u128::from(self.core.rng.bits()) << 64 | proc.0 as u128);
-                let node = MasterNode::new(&mut self.core, proc, host, run);
-                self.core.directory.masters.push((proc, host, run));
+                let life = self.core.directory.life_of(proc, run);
+                let node = MasterNode::new(&mut self.core, proc, host, run, life);
+                self.core.directory.add(proc, host, run, life);
                 Process::Master(Box::new(node))
             }
             Some(shape) => {
@@ -450,6 +460,9 @@ impl World {
         if slot.is_stopped() {
             return;
         }
+        if let Some(Process::Peer(node)) = &mut slot.what {
+            node.restarted(&self.core);
+        }
         for event in std::mem::take(&mut slot.waiting) {
             self.core.push(self.core.now, event);
         }
@@ -476,6 +489,12 @@ impl World {
                 .procs
                 .iter()
                 .any(|s| matches!(s.what, Some(Process::Peer(_))))
+    }
+
+    /// Whether a process does not run at the moment, and so cannot find out who has gone.
+    fn somebody_stopped(&self) -> bool {
+        let mut live = self.procs.iter().filter(|slot| slot.what.is_some());
+        live.any(Slot::is_stopped)
     }
 
     fn unfinished(&self) -> Vec<String> {

@@ -27,6 +27,8 @@ pub(super) struct Lane {
     pub(super) closing: Closing,
     /// Whether the driver does not ask for frames until it is told that there is one.
     pub(super) asleep: bool,
+    /// When something last came in, or was first expected.
+    pub(super) quiet_since: Time,
     /// When something last went out.
     pub(super) last_sent: Time,
     /// Whether a sign of life is to be sent.
@@ -182,6 +184,7 @@ impl Lane {
             tx_buffer: Vec::new(),
             closing: Closing::No,
             asleep: true,
+            quiet_since: now,
             last_sent: now,
             alive_due: false,
             early_out: 0,

@@ -52,6 +52,8 @@ impl Engine {
                 early: Vec::new(),
             },
         );
+        // The sender expects signs of life from here on.
+        self.start_clock();
     }
 
     /// Looks for what `peer` sent before the operation was called here.

@@ -40,6 +40,7 @@ impl Engine {
         if n == 0 || lane.rx.bye {
             return;
         }
+        lane.quiet_since = now;
         if let Some(edge) = self.edges.get_mut(&lane.peer) {
             edge.heard = true;
             edge.quiet_since = now;

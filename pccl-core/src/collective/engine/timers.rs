@@ -1,12 +1,17 @@
-//! Signs of life, and their absence. (Rules 14 and 17)
+//! Signs of life, and their absence. (Rules 12, 14 and 17)
+//!
+//! Whoever has sent OPEN on an edge expects to hear from each of its lanes until the verdict; whoever
+//! has sent or received one gives signs of life on all of them. That does not depend on whether the
+//! neighbour's user has called: it may take its time, but its lanes are to work meanwhile.
 
 use super::Engine;
-use super::link::{Link, OpenSent};
-use crate::ids::{LaneId, MemberId, Time};
+use super::link::OpenSent;
+use crate::ids::{LaneId, Time};
 use crate::planted::{Bug, planted};
 
 impl Engine {
-    /// When [`Self::tick`] is to be called; nothing to wait for while no operation is open.
+    /// When [`Self::tick`] is to be called; nothing to wait for while no operation is open, here or
+    /// at a neighbour.
     pub fn next_deadline(&self) -> Option<Time> {
         self.next_tick
     }
@@ -22,62 +27,56 @@ impl Engine {
         let stalled = now.since(due) > timing.heartbeat && !planted(Bug::GapIgnored);
         let mut next = now + timing.heartbeat;
         let mut silent = Vec::new();
+        let mut expecting = false;
         for (peer, edge) in &mut self.edges {
-            let links = || self.ops.values().filter_map(|op| op.link_to(*peer));
-            if !links().any(|link| link.open != OpenSent::Queued) {
-                edge.watched = false;
-                continue;
+            let mut links = self.ops.values().filter_map(|op| op.link_to(*peer));
+            let opened = links.any(|link| link.open != OpenSent::Queued);
+            let answering = opened || !edge.held.is_empty();
+            expecting |= answering;
+            let begin = opened && (!edge.watched || stalled);
+            edge.watched = opened;
+            if begin {
+                edge.quiet_since = now;
             }
             for id in edge.lanes() {
-                if let Some(lane) = self.lanes.get_mut(&id)
-                    && now.since(lane.last_sent) >= timing.heartbeat
-                {
-                    lane.alive_due = true;
+                let Some(lane) = self.lanes.get_mut(&id) else {
+                    continue;
+                };
+                lane.alive_due |= answering && now.since(lane.last_sent) >= timing.heartbeat;
+                if begin {
+                    lane.quiet_since = now;
                 }
-            }
-            if !links().any(is_open) {
-                edge.watched = false;
-            } else if !edge.watched || stalled {
-                edge.watched = true;
-                edge.quiet_since = now;
-            } else {
-                let deadline = edge.quiet_since + timing.peer_timeout;
-                if deadline <= now {
-                    silent.push(*peer);
-                } else {
+                let edge_due = edge.quiet_since + timing.peer_timeout;
+                let lane_due = lane.quiet_since + timing.peer_timeout * LANE_PATIENCE;
+                let deadline = edge_due.min(lane_due);
+                if opened && deadline <= now {
+                    silent.push((id, now.since(lane.quiet_since)));
+                } else if opened {
                     next = next.min(deadline);
                 }
             }
         }
-        self.next_tick = (!self.ops.is_empty()).then_some(next);
-        for peer in silent {
-            for id in self.lanes_of(peer) {
-                let limit = timing.peer_timeout;
-                self.fault(
-                    id,
-                    format!("no byte for {limit:?} while an operation is open"),
-                );
-            }
+        self.next_tick = (expecting || !self.ops.is_empty()).then_some(next);
+        for (id, quiet) in silent {
+            self.fault(
+                id,
+                format!("no byte for {quiet:?} while an operation is open"),
+            );
         }
         let due = self.lanes.iter().filter(|(_, lane)| lane.alive_due);
         let due: Vec<LaneId> = due.map(|(id, _)| *id).collect();
         due.into_iter().for_each(|id| self.wake_lane(id));
     }
 
-    /// Sets the clock going when an operation opens.
+    /// Sets the clock going when an operation opens, here or at a neighbour.
     pub(super) fn start_clock(&mut self) {
         if self.next_tick.is_none() {
             self.next_tick = Some(self.now + self.config.timing.heartbeat);
         }
     }
-
-    fn lanes_of(&self, peer: MemberId) -> Vec<LaneId> {
-        let edge = self.edges.get(&peer);
-        edge.map(|edge| edge.lanes().collect()).unwrap_or_default()
-    }
 }
 
-/// Whether both ends have opened the operation, so that something has to come.
-fn is_open(link: &Link) -> bool {
-    link.opened && link.open != OpenSent::Queued
-}
+/// A lane may be silent this many times as long as its edge: while others of the edge carry data, one
+/// that lost a packet may have to wait for several of its retransmissions. A lane that one end
+/// counts as closed and the other does not, though, ends by this. (Rules 12 and 17)
+const LANE_PATIENCE: u32 = 3;

@@ -121,6 +121,7 @@ impl Master {
             return;
         }
         let now = self.now;
+        self.patient_until = Some(now + self.config.timing.peer_timeout);
         let shift = |at: &mut crate::ids::Time| *at = *at + gap;
         for node in self.nodes.values_mut() {
             node.heard = now;

@@ -216,12 +216,17 @@ impl Master {
     /// member saw its lanes close too, a few round trips.
     ///
     /// Word of the lanes may overtake word of the control connection, so a report counts that came
-    /// as little before it as it could have come after it. (Rule 13)
+    /// as little before it as it could have come after it. None counts for those that went away
+    /// while this process stood still, or soon after: they tried to come back in vain, and wait
+    /// before they try again. (Rules 13, 14)
     fn return_due(&self, id: MemberId) -> Option<Time> {
         let timing = &self.config.timing;
         let node = self.nodes.get(&id)?;
         let away = node.away?;
         let patience = away + timing.peer_timeout;
+        if self.patient_until.is_some_and(|until| away <= until) {
+            return Some(patience);
+        }
         let grace = self.grace(id);
         let seen = node
             .closed_by
@@ -233,7 +238,7 @@ impl Master {
 
     /// What a member has to come back in when another one saw it go.
     fn grace(&self, id: MemberId) -> Duration {
-        let round_trip = self.nodes.get(&id).map(|node| node.round_trip.estimate());
+        let round_trip = self.nodes.get(&id).map(|node| node.round_trip.bound());
         round_trip.unwrap_or_default() * ROUND_TRIPS + self.config.timing.corroborated_loss()
     }
 

@@ -19,10 +19,6 @@ const ADDRESS_LIMIT: usize = 8;
 /// Round trip assumed while none has been measured: between continents.
 const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
 
-/// Samples over which the least round trip is taken; an older one is forgotten after as many
-/// again, so that a longer route is noticed.
-const ROUND_TRIP_WINDOW: u32 = 16;
-
 /// Departed members whose reason is remembered, to be told when they come back.
 const DEPARTED_LIMIT: usize = 1_024;
 
@@ -113,15 +109,14 @@ impl Node {
     }
 }
 
-/// Estimate of a member's round trip, from how long its answers to pings take. These include what
-/// its machine does in between, so the least of the last samples counts: an estimate that errs
-/// upwards makes the loss of a dead member a little later, never that of a live one sooner.
+/// A bound on a member's round trip, from how long its answers to pings take: their smoothed mean and
+/// four times their smoothed deviation, as TCP computes its retransmission time-out (RFC 6298,
+/// section 2). On a path whose delay varies a member is given the time that it may well need.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     asked: Option<Time>,
-    least: Option<Duration>,
-    window: Option<Duration>,
-    samples: u32,
+    /// Mean and deviation.
+    smoothed: Option<(Duration, Duration)>,
 }
 
 impl RoundTrip {
@@ -136,13 +131,13 @@ impl RoundTrip {
     pub(super) fn answered(&mut self, now: Time) -> Option<Time> {
         let at = self.asked.take()?;
         let sample = now.since(at);
-        self.window = Some(self.window.map_or(sample, |w| w.min(sample)));
-        self.least = Some(self.least.map_or(sample, |l| l.min(sample)));
-        self.samples += 1;
-        if self.samples >= ROUND_TRIP_WINDOW {
-            self.samples = 0;
-            self.least = self.window.take();
-        }
+        self.smoothed = Some(match self.smoothed {
+            None => (sample, sample / 2),
+            Some((mean, deviation)) => {
+                let off = mean.abs_diff(sample);
+                ((mean * 7 + sample) / 8, (deviation * 3 + off) / 4)
+            }
+        });
         Some(at)
     }
 
@@ -151,8 +146,9 @@ impl RoundTrip {
         self.asked = None;
     }
 
-    pub(super) fn estimate(&self) -> Duration {
-        self.least.unwrap_or(ROUND_TRIP_UNKNOWN)
+    pub(super) fn bound(&self) -> Duration {
+        self.smoothed
+            .map_or(ROUND_TRIP_UNKNOWN, |(mean, deviation)| mean + deviation * 4)
     }
 }
 

@@ -71,6 +71,9 @@ pub struct Master {
     timers: Timers,
     outputs: VecDeque<MasterOutput>,
     ended: bool,
+    /// Until when whoever goes away has the peer time-out to come back, whatever others report: this
+    /// process stood still, and many come back at once.
+    patient_until: Option<Time>,
 }
 
 impl Master {
@@ -105,6 +108,7 @@ impl Master {
             timers: Timers::default(),
             outputs: VecDeque::new(),
             ended: false,
+            patient_until: None,
         }
     }
 

@@ -222,12 +222,19 @@ impl Edges {
         lane: LaneId,
         orderly: bool,
         cause: String,
+        timing: &Timing,
         random: &mut Random,
         now: Time,
     ) -> Option<(MemberId, bool)> {
         let peer = self.lanes.remove(&lane)?;
         let edge = self.edges.get_mut(&peer)?;
         let closed = edge.lanes.remove(&lane)?;
+        if edge.lanes.is_empty()
+            && let Some(asked) = self.asked.get_mut(&peer)
+        {
+            // The attempt that was asked for has succeeded; this is another one.
+            asked.until = now + timing.dial();
+        }
         edge.full = false;
         if orderly {
             // The other end has a newer view or leaves; that news is on its way here.

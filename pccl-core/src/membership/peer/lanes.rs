@@ -70,8 +70,11 @@ impl Peer {
 
     /// A lane closed. The engine says itself which operations that ends.
     pub(super) fn on_lane_closed(&mut self, lane: LaneId, orderly: bool, cause: String, now: Time) {
-        let random = &mut self.random;
-        let Some((peer, dead)) = self.edges.lane_closed(lane, orderly, cause, random, now) else {
+        let (timing, random) = (&self.timing, &mut self.random);
+        let closed = self
+            .edges
+            .lane_closed(lane, orderly, cause, timing, random, now);
+        let Some((peer, dead)) = closed else {
             return;
         };
         if dead

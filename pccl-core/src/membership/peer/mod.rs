@@ -175,7 +175,8 @@ impl Peer {
             PeerInput::Heard(members) => self.on_data(members),
             PeerInput::Tick => self.on_tick(now),
         }
-        self.due = self.next_deadline();
+        // A deadline that has passed before it was set says nothing about this process.
+        self.due = self.next_deadline().map(|due| due.max(now));
     }
 
     /// The next thing to do; to be asked until there is none.

@@ -24,7 +24,8 @@ pub(super) struct Session {
     backoff: Backoff,
     /// Since when a registered peer has been without its master.
     away: Option<Time>,
-    /// Highest life of the master that this peer has met in the present run.
+    /// The run that this peer was last told of by a master, and the highest life of that master.
+    run: Option<RunId>,
     incarnation: Incarnation,
 }
 
@@ -235,6 +236,7 @@ impl Peer {
                 let identity = Identity { run, id, token };
                 self.identity = Some(identity);
                 self.before = Some(identity);
+                self.session.run = Some(run);
                 self.link_open(incarnation, parameters, now);
                 self.outputs.push_back(PeerOutput::Event(Event::Registered {
                     member: id,
@@ -283,9 +285,8 @@ impl Peer {
                 true => self.outdated(incarnation, now),
                 false => {
                     // A master that says so is met, too: an earlier life is not joined after this.
-                    if self.before.is_some_and(|before| before.run == run) {
-                        self.session.incarnation = incarnation;
-                    }
+                    self.session.run = Some(run);
+                    self.session.incarnation = incarnation;
                     self.on_evicted(reason, now);
                 }
             },
@@ -352,7 +353,7 @@ impl Peer {
 
     /// Peers obey the highest life of their run's master only. Another run counts anew.
     fn is_outdated(&self, run: RunId, incarnation: Incarnation) -> bool {
-        self.before.is_some_and(|before| before.run == run)
+        self.session.run == Some(run)
             && incarnation < self.session.incarnation
             && !planted(Bug::OldIncarnationObeyed)
     }

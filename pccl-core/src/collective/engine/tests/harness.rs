@@ -140,6 +140,16 @@ impl Net {
         }
     }
 
+    /// A lane breaks, and only one end is told.
+    pub(super) fn cut_at_one_end(&mut self, lane: LaneId, at: usize) {
+        for pipe in self.pipes.iter_mut().filter(|pipe| pipe.lane == lane) {
+            pipe.open = false;
+            pipe.bytes.clear();
+        }
+        self.engines[at].lane_closed(lane, false, "cut", self.now);
+        self.drain(at);
+    }
+
     pub(super) fn start(
         &mut self,
         at: usize,

@@ -119,6 +119,42 @@ fn silence_of_an_open_edge_is_a_fault_and_signs_of_life_prevent_it() {
 }
 
 #[test]
+fn lanes_that_are_closed_at_one_end_only_do_not_hold_an_operation_for_ever() {
+    let ends = [None, Some(0), Some(1)];
+    for dead in ends.iter().flat_map(|a| ends.map(|b| [*a, b])) {
+        let mut net = Net::new(6, &[config(512); 2], &[3; 2]);
+        for (lane, end) in dead.into_iter().enumerate() {
+            if let Some(end) = end {
+                net.cut_at_one_end(LaneId(lane as u64), end);
+            }
+        }
+        for (at, input) in inputs(6, 2).into_iter().enumerate() {
+            net.start(at, 1, SUM, input, true);
+        }
+        for _ in 0..16 {
+            net.settle();
+            net.tick(Duration::from_secs(1));
+        }
+        net.settle();
+        let failed = net.running.values().any(|op| op.failed.is_some());
+        let done = net.running.values().all(|op| op.done.is_some());
+        assert!(failed || done, "{dead:?}");
+        assert!(dead != [None, None] || !failed);
+    }
+}
+
+#[test]
+fn a_neighbour_that_has_not_called_yet_gives_signs_of_life_on_every_lane() {
+    let mut net = Net::new(7, &[config(512); 2], &[3; 2]);
+    net.start(0, 1, SUM, inputs(7, 2).remove(0), true);
+    for _ in 0..60 {
+        net.settle();
+        net.tick(Duration::from_secs(1));
+    }
+    assert!(net.running.values().all(|op| op.failed.is_none()));
+}
+
+#[test]
 pub(super) fn who_was_stopped_himself_does_not_blame_others() {
     let inputs = inputs(4, 2);
     let mut net = Net::new(4, &[config(512); 2], &[1; 2]);

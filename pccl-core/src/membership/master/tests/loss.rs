@@ -150,7 +150,22 @@ fn a_measured_round_trip_makes_that_shorter() {
     world.up(ids[2], Up::Pong);
     world.cut(ids[2]);
     closed(&mut world, ids[0], ids[2]);
-    world.wait(Duration::from_millis(25));
+    // Three times 2 ms and four deviations of 1 ms, and 20 ms.
+    world.wait(Duration::from_millis(37));
+    assert!(is_member(&world, ids[2]));
+    world.wait(Duration::from_millis(1));
+    assert!(!is_member(&world, ids[2]));
+}
+
+#[test]
+fn who_goes_when_the_master_stood_still_has_the_whole_time_to_come_back() {
+    let (mut world, ids) = World::of(3);
+    let limit = Timing::default().peer_timeout;
+    world.now = world.now + limit;
+    world.input(MasterInput::Tick);
+    world.cut(ids[2]);
+    closed(&mut world, ids[0], ids[2]);
+    world.wait_alive(limit - Duration::from_millis(1), &ids[..2]);
     assert!(is_member(&world, ids[2]));
     world.wait(Duration::from_millis(1));
     assert!(!is_member(&world, ids[2]));

@@ -201,6 +201,21 @@ fn the_other_end_dials_when_the_master_asks_it_to() {
 }
 
 #[test]
+fn an_edge_that_was_asked_for_long_ago_has_its_time_anew_when_it_closes() {
+    let mut rig = Rig::member(7, &[5, 7]);
+    rig.message(Down::Dial {
+        peers: vec![info(9)],
+    });
+    let lane = rig.lane_open(9, true, 1).0;
+    rig.pass_with_master(PEER_TIMEOUT * 5);
+    let mut outputs = rig.lane_closed(lane, true);
+    outputs.extend(rig.pass(Duration::from_millis(1)));
+    assert_eq!(sent(&outputs), Vec::<&Up>::new());
+    let stalled = |output: &PeerOutput| matches!(output, PeerOutput::Event(Event::Stalled { .. }));
+    assert!(!outputs.iter().any(stalled), "{outputs:?}");
+}
+
+#[test]
 fn a_newcomer_probes_with_one_lane_and_keeps_what_the_plan_needs() {
     let (mut rig, _) = Rig::newcomer(7);
     let outputs = rig.message(Down::Dial {
