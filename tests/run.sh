@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test. Needs bash, git, a C compiler, Rust 1.95 with rustfmt and clippy, and CPython 3.10 or newer with
-# pip and venv; sets up the rest itself, under .venv and target. Stops at the first step that fails.
+# pip and venv; sets up the rest itself, under .venv and target, and PyTorch and other interpreters' packages in a cache
+# (see tests/README.md). Stops at the first step that fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . pccl-py/venv.sh
@@ -40,6 +41,28 @@ python_types() {
         (cd examples/digits && "$PYTHON" -m mypy --config-file ../../pccl-py/pyproject.toml .)
 }
 
+# The wheel on the other interpreters of this machine, and with PyTorch, which is several GB in the cache.
+python_with_torch() {
+    if [ -n "${PCCL_TEST_NO_TORCH:-}" ]; then
+        echo "left out: PCCL_TEST_NO_TORCH is set"
+        return
+    fi
+    local site="${CARGO_TARGET_DIR:-target}/site-torch"
+    cached_python torch "$(find_python)" pccl-py/requirements-run.txt pccl-py/requirements-torch.txt &&
+        install_wheel "$site" &&
+        PCCL_TEST_TORCH=1 PYTHONPATH="$site" "$CACHED" -m pytest pccl-py/tests/with_torch
+}
+
+# As somebody without the repository's tools installs it; the profile saves building everything once more.
+python_from_source() {
+    local place="${CARGO_TARGET_DIR:-target}/from-source"
+    rm -rf "$place" && "$(find_python)" -m venv "$place" &&
+        MATURIN_PEP517_ARGS="--profile dev --locked" "$place/bin/python" -m pip install --quiet \
+            --disable-pip-version-check ./pccl-py &&
+        "$place/bin/python" -c 'import pccl; print("pccl", pccl.__version__, "from", pccl.__file__)' &&
+        "$place/bin/pccl_master" --help >/dev/null
+}
+
 step format cargo fmt --all --check
 step lints cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 step rust rust_tests --workspace --all-features
@@ -50,5 +73,8 @@ step "python format" "$PYTHON" -m ruff format --check --config pccl-py/pyproject
 step "python lints" "$PYTHON" -m ruff check --config pccl-py/pyproject.toml pccl-py examples
 step "python types" python_types
 step digits "$PYTHON" examples/digits/digits.py
-step "python tests" "$PYTHON" -m pytest pccl-py/tests
+step "python tests" "$PYTHON" -m pytest --ignore pccl-py/tests/with_torch pccl-py/tests
+step "python versions" bash pccl-py/versions.sh
+step "python with torch" python_with_torch
+step "python from source" python_from_source
 step "wheel of PCCL 1.0" bash tests/wheel/run.sh

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable
 
 import pccl
 import pytest
+from child import Child, start_master
 from group import gather
 
 # Says "waits" when the main thread has come to rest in the call. A shell that runs tests in the
@@ -64,42 +61,6 @@ CALLS = [
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals to single processes")
 
 
-class Child:
-    """A Python process whose output is read line by line, with a limit."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments], stdout=subprocess.PIPE, text=True
-        )
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.wait()
-
-    def line(self, meanwhile: Callable[[], None] = lambda: None) -> str:
-        """The next line; calls `meanwhile` ten times a second until it comes."""
-        output = self.process.stdout
-        assert output is not None
-        lines: list[str] = []
-        reader = threading.Thread(target=lambda: lines.append(output.readline()), daemon=True)
-        reader.start()
-        deadline = time.monotonic() + 30
-        while reader.is_alive() and time.monotonic() < deadline:
-            meanwhile()
-            reader.join(0.1)
-        assert lines, "the process says nothing"
-        return lines[0].strip()
-
-
-def start_master() -> tuple[Child, str]:
-    child = Child("-m", "pccl.master", "--listen-address=127.0.0.1:0")
-    return child, child.line().removeprefix("listening at ")
-
-
 @pytest.mark.parametrize("call", CALLS)
 def test_the_first_ctrl_c_ends_the_call_for_all_with_the_verdict(call: str) -> None:
     master, address = start_master()
@@ -136,14 +97,4 @@ def test_a_second_ctrl_c_returns_at_once_though_the_master_hangs(call: str) -> N
         assert line.startswith("interrupted") and "abandoned; this peer has left the run" in line
         assert line.endswith(" False"), "it is no member any more"
         master.process.send_signal(signal.SIGCONT)
-        peer.leave()
-
-
-def test_the_master_program_stops_at_sigterm() -> None:
-    master, address = start_master()
-    with master:
-        peer = pccl.Communicator(address)
-        peer.connect(timeout=30)
-        master.process.send_signal(signal.SIGTERM)
-        assert master.process.wait(20) == 0
         peer.leave()

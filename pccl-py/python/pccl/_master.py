@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from . import _native
@@ -62,6 +61,8 @@ class MasterNode:
 
     def status(self) -> dict[str, Any]:
         """The run as the master sees it: members, groups, calls that wait, losses."""
+        import json  # Not every program asks, and it takes a while.
+
         status: dict[str, Any] = json.loads(self._started("MasterNode.status").status())
         return status
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
-from pathlib import Path
 
 
 def warn_of_pypccl() -> None:
@@ -14,13 +14,18 @@ def warn_of_pypccl() -> None:
     package.
     """
     for folder in dict.fromkeys(sys.path):
-        for found in sorted(Path(folder or ".").glob("pypccl-*.dist-info")):
-            version = found.name.removeprefix("pypccl-").removesuffix(".dist-info")
-            warnings.warn(
-                f"pypccl {version} is installed in {found.parent}: its module is called pccl too, "
-                "and whichever was installed last has overwritten files of the other. Uninstall "
-                "both, then install pccl again.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-            return
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith("pypccl-") and name.endswith(".dist-info"):
+                version = name.removeprefix("pypccl-").removesuffix(".dist-info")
+                warnings.warn(
+                    f"pypccl {version} is installed in {folder}: its module is called pccl too, "
+                    "and whichever was installed last has overwritten files of the other. "
+                    "Uninstall both, then install pccl again.",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+                return

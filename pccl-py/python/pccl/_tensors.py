@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _native
 from ._enums import DataType
@@ -26,7 +25,7 @@ class SupportsDLPack(Protocol):
         """Sort and number of the device."""
 
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensor: TypeAlias = Union[Array, SupportsDLPack, "Buffer"]
 """A numpy array, a tensor of PyTorch, or anything with DLPack or the buffer protocol: on the CPU,
 C-contiguous, in any shape, with one of the element types of `DataType`."""
