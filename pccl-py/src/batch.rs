@@ -10,6 +10,7 @@ use pyo3::types::PyTuple;
 
 use crate::buffers::{Memory, View, check_apart};
 use crate::errors::{Function, argument_error, exception};
+use crate::exit::Inside;
 use crate::operation::descriptor;
 use crate::wait::{beside, finish};
 
@@ -27,6 +28,7 @@ pub(crate) fn reduce_all(
     options: CallOptions,
 ) -> PyResult<(u32, u64, u64)> {
     let function = Function::Reduce(NAME);
+    let _inside = Inside::enter(py);
     let mut lent = Vec::with_capacity(items.len());
     for (send, recv, data_type, op, tag) in items {
         let (send, recv) = (Memory::of(send), Memory::of(recv));

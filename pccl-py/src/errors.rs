@@ -6,6 +6,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
+use crate::exit::Inside;
+
 /// Which function failed; decides the code of failures that are not the caller's mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Function {
@@ -77,6 +79,7 @@ mod code {
 
 /// The exception for `error` of `function`: a `pccl.PCCLError` that says who, in which phase, why.
 pub(crate) fn exception(py: Python<'_>, function: Function, error: &Error) -> PyErr {
+    let _inside = Inside::enter(py);
     match build(py, function, error) {
         Ok(exception) | Err(exception) => exception,
     }
@@ -85,6 +88,7 @@ pub(crate) fn exception(py: Python<'_>, function: Function, error: &Error) -> Py
 /// A `pccl.PCCLError` for a call that is wrong here.
 pub(crate) fn invalid_usage(py: Python<'_>, function: Function, why: &str) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let _inside = Inside::enter(py);
     let made = CLASS
         .import(py, "pccl._errors", "PCCLError")
         .and_then(|class| class.call1((code::INVALID_USAGE, function.name(), why)));
@@ -97,6 +101,7 @@ pub(crate) fn invalid_usage(py: Python<'_>, function: Function, why: &str) -> Py
 /// A `pccl.ArgumentError`.
 pub(crate) fn argument_error(py: Python<'_>, function: &str, why: String) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let _inside = Inside::enter(py);
     let made = CLASS
         .import(py, "pccl._errors", "ArgumentError")
         .and_then(|class| class.call1((function, why)));

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::Function;
-use crate::exit::detached;
+use crate::exit::{Inside, detached};
 use crate::home::Home;
 use crate::wait::{SLICE, seconds};
 
@@ -44,6 +44,7 @@ impl Events {
         py: Python<'py>,
         limit: Option<f64>,
     ) -> PyResult<Option<(String, String, Bound<'py, PyDict>)>> {
+        let _inside = Inside::enter(py);
         self.home.check(py, Function::Other("events"))?;
         let limit = seconds(py, Function::Other("events"), limit)?;
         let deadline = limit.and_then(|limit| std::time::Instant::now().checked_add(limit));

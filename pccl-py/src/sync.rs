@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use crate::buffers::{Memory, View, check_apart};
 use crate::errors::{Function, argument_error, exception};
+use crate::exit::Inside;
 use crate::operation::by_number;
 use crate::wait::{beside, finish};
 
@@ -26,6 +27,7 @@ pub(crate) fn synchronise(
     options: CallOptions,
 ) -> PyResult<SyncInfo> {
     let function = Function::Sync;
+    let _inside = Inside::enter(py);
     let strategy = by_number(&STRATEGIES, strategy)
         .ok_or_else(|| argument_error(py, function.name(), format!("no strategy {strategy}")))?;
     let mut lent = Vec::with_capacity(tensors.len());

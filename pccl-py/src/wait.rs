@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::errors::{Function, argument_error, exception};
-use crate::exit::detached;
+use crate::exit::{Inside, detached};
 
 /// How long a wait of the main thread lasts before it looks for signals: a person does not notice
 /// it, and twenty looks a second cost nothing.
@@ -76,6 +76,7 @@ pub(crate) fn wait<B: Begun>(
     begun: &B,
     limit: Option<Duration>,
 ) -> PyResult<Option<B::Output>> {
+    let _inside = Inside::enter(py);
     match wait_raw(py, begun, limit)? {
         (None, Some(raised)) => Err(raised),
         (None, None) => Ok(None),

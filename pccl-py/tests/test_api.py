@@ -254,29 +254,6 @@ def test_a_time_limit_fails_for_all_and_gives_the_buffer_back(
     assert late.result is Result.RANK_CONNECTION_LOST
 
 
-def test_several_are_retried_until_all_are_done(pair: list[pccl.Communicator]) -> None:
-    def reduce(index: int, peer: pccl.Communicator) -> None:
-        arrays = [np.full(1000 + tag, float(index + 1), np.float64) for tag in range(10)]
-        descriptors = [
-            ReduceOpDescriptor.from_numpy(
-                x,
-                x,
-                ReduceDescriptor(
-                    x.size, ReduceOp.AVG, tag, ReduceOperandDescriptor(DataType.DOUBLE)
-                ),
-            )
-            for tag, x in enumerate(arrays)
-        ]
-        info = peer.all_reduce_multiple_with_retry(descriptors, max_in_flight=3)
-        assert info.local_world_size == 2
-        assert info.tx_bytes >= sum(x.nbytes for x in arrays) // 2
-        assert all((x == 1.5).all() for x in arrays)
-
-    each(pair, reduce)
-    with pytest.raises(pccl.ArgumentError):
-        pair[0].all_reduce_multiple_with_retry([])
-
-
 def test_descriptors_check_their_arrays() -> None:
     descriptor = ReduceDescriptor(8, ReduceOp.SUM, 0, ReduceOperandDescriptor(DataType.FLOAT))
     ReduceOpDescriptor.from_numpy(ones(), ones(), descriptor)

@@ -98,3 +98,29 @@ def test_a_second_ctrl_c_returns_at_once_though_the_master_hangs(call: str) -> N
         assert line.endswith(" False"), "it is no member any more"
         master.process.send_signal(signal.SIGCONT)
         peer.leave()
+
+
+JOINS = WAITS.replace(
+    """while peer.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE) < 2:
+    if peer.are_peers_pending():
+        peer.update_topology()
+""",
+    "",
+).replace("peer.connect()\n", "")
+
+
+def test_a_newcomer_that_nobody_admits_can_be_interrupted() -> None:
+    master, address = start_master()
+    with master:
+        peer = pccl.Communicator(address)
+        peer.connect(timeout=30)
+        with Child("-c", JOINS.replace("CALL", "peer.connect()"), address) as child:
+            assert child.line() == "waits"
+            begin = time.monotonic()
+            child.process.send_signal(signal.SIGINT)
+            line = child.line()
+            assert time.monotonic() - begin < 1.0
+            assert line.startswith("interrupted PCCLError") and line.endswith(" False")
+            assert child.process.wait(20) == 0
+        assert not peer.are_peers_pending(timeout=30)
+        peer.leave()

@@ -245,10 +245,11 @@ def work(peer, tag):
     while True:
         peer.all_reduce(x, x, op=pccl.ReduceOp.MAX, tag=tag)
 def quietly(*arguments):
-    try:
-        work(*arguments)
-    except pccl.PCCLError:
-        pass
+    while True:
+        try:
+            work(*arguments)
+        except pccl.PCCLError:
+            pass
 for peer in peers:
     for tag in range(8):
         threading.Thread(target=quietly, args=(peer, tag), daemon=True).start()
@@ -334,7 +335,8 @@ def test_nothing_of_a_launchers_environment_is_taken_for_ours() -> None:
 
 
 SERVES = """
-import pccl, sys
+import pccl, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def main():
     master = pccl.MasterNode(listen_address="127.0.0.1:0")
     master.run()

@@ -13,6 +13,8 @@ from typing import ClassVar, Protocol
 from . import _native
 from ._errors import PCCLError
 
+RETURN_S = 1.0
+"""How long threads that are about to return from a call get for it at the end."""
 LOOK_S = 0.2
 """How often to see whether a master has ended, while nothing else keeps the process."""
 
@@ -56,7 +58,10 @@ def _end() -> None:
         with contextlib.suppress(KeyboardInterrupt):
             while any(master.is_running() for master in _Living.masters):
                 time.sleep(LOOK_S)
-    _native.ending()
+    # Threads in a wait do not come back from it any more; those that are just coming back do.
+    deadline = time.monotonic() + RETURN_S
+    while not _native.ending() and time.monotonic() < deadline:
+        time.sleep(0.001)
     for peer in list(_Living.peers):
         with contextlib.suppress(PCCLError):
             peer.leave()

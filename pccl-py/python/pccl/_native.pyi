@@ -4,7 +4,7 @@ from typing import final
 __all__ = ["VERSION", "Communicator", "Dlpack", "Events", "Master", "Operation", "ending"]
 VERSION: str
 
-def ending() -> None: ...
+def ending() -> bool: ...
 
 @final
 class Dlpack:

@@ -179,6 +179,33 @@ def test_a_distributed_tensor_is_refused() -> None:
         TensorInfo.from_torch(fake, "x")
 
 
+class Exporter:
+    """A tensor of a library that knows DLPack, and is not known here."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+@pytest.mark.parametrize("data_type", list(DataType))
+def test_every_type_comes_through_dlpack(
+    pair: list[pccl.Communicator], data_type: DataType
+) -> None:
+    def reduce(index: int, peer: pccl.Communicator) -> None:
+        own = torch.arange(20).reshape(4, 5).to(DTYPES[data_type])
+        info = TensorInfo.from_tensor(Exporter(own), "x")
+        assert (info.data_ptr, info.numel, info.dtype) == (own.data_ptr(), 20, data_type)
+        peer.all_reduce(Exporter(own), Exporter(own), op=ReduceOp.SUM)
+        assert own.flatten().tolist() == torch.arange(0, 40, 2).to(DTYPES[data_type]).tolist()
+
+    each(pair, reduce)
+
+
 def test_parameters_are_used_as_they_are(pair: list[pccl.Communicator]) -> None:
     def reduce(index: int, peer: pccl.Communicator) -> None:
         weight = torch.nn.Parameter(torch.full((4, 4), float(index)))
