@@ -340,8 +340,8 @@ class Communicator:
         return self._native.member_id()
 
     def members(self) -> list[int]:
-        """Numbers of the members of the own peer group, in the order of the ring, as of the last
-        call that returned; empty while not connected. The place in this list is the rank."""
+        """Numbers of the members of the own peer group, in the order of the ring, as last heard of;
+        empty while not connected. The place in this list is the rank."""
         return self._native.members()
 
     def events(self) -> Iterator[Event]:
