@@ -203,7 +203,8 @@ typedef struct pcclReduceOperandDescriptor_t {
 /*
  * How data travels. With pcclQuantNone the other field has no effect. Integer data with an algorithm, and zero point and
  * scale with pcclProd, pcclMax or pcclMin, are pcclInvalidArgument. Types of 32 or 64 bits, or as wide as the data, send
- * the data as it is. See docs/from-upstream.md for the combinations that this version computes.
+ * the data as it is; other floating point types are pcclInvalidArgument. All other combinations are computed, from and
+ * to every type: results are the same at all members, to the bit. docs/from-upstream.md says what they are.
  */
 typedef struct pcclQuantizationOptions_t {
     pcclDataType_t quantized_datatype;

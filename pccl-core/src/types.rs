@@ -1,5 +1,7 @@
 //! What an operation is asked to do: element types, operators, descriptors.
 
+mod quantization;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{ContentDigest, Digest, PeerGroup, Tag};
 
+pub use quantization::{Quantization, QuantizationAlgorithm, QuantizedType, Reduction};
+
 /// Version of everything that decides which bits come out: order of summation, rounding, special
 /// values, block boundaries, digests. Part of every descriptor digest, so that peers that would
 /// compute different bits never start an operation together. Raised whenever a golden vector of
 /// the kernels changes; independent of the version of the wire.
-pub const ARITHMETIC_VERSION: u32 = 1;
+pub const ARITHMETIC_VERSION: u32 = 2;
 
 /// Element type of a tensor. The discriminants are those of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -125,36 +129,54 @@ pub struct ReduceDescriptor {
     pub data_type: DataType,
     /// Operator.
     pub op: ReduceOp,
+    /// How data travels; as it is if there is none.
+    pub quantization: Option<Quantization>,
 }
 
 impl ReduceDescriptor {
+    /// As given, or none where quantisation would save nothing: what peers agree on. (Rule 23)
+    pub fn effective_quantization(&self) -> Option<Quantization> {
+        self.quantization
+            .filter(|q| self.data_type.is_float() && !q.is_pointless(self.data_type))
+    }
+
     /// Bytes of the send buffer, and of the receive buffer. `None` if they overflow 64 bits.
     pub fn bytes(&self) -> Option<u64> {
         self.count.checked_mul(self.data_type.size() as u64)
     }
 
     /// Digest of the descriptor and of everything else that decides the bits of the result:
-    /// algorithm, type of the partial sums, version of the arithmetic. What master and neighbours
-    /// compare. (Rules 4 and 10)
+    /// algorithm, type of the partial sums, quantisation and its block size, version of the
+    /// arithmetic. What master and neighbours compare. (Rules 4 and 10)
     pub fn digest(&self) -> Digest {
-        let mut bytes = [0u8; 16];
+        let mut bytes = [0u8; 22];
         let (version, rest) = bytes.split_at_mut(4);
         version.copy_from_slice(&ARITHMETIC_VERSION.to_le_bytes());
         let (count, rest) = rest.split_at_mut(8);
         count.copy_from_slice(&self.count.to_le_bytes());
-        rest.copy_from_slice(&[
+        let (types, rest) = rest.split_at_mut(4);
+        types.copy_from_slice(&[
             self.data_type as u8,
             self.op as u8,
             Algorithm::Ring as u8,
             self.data_type.partial() as u8,
         ]);
+        if let Some(quantization) = self.effective_quantization() {
+            let (kind, block) = rest.split_at_mut(2);
+            kind.copy_from_slice(&[quantization.algorithm as u8, quantization.to as u8]);
+            block.copy_from_slice(&Quantization::block(self.data_type).to_le_bytes());
+        }
         Digest(twox_hash::XxHash3_128::oneshot(&bytes))
     }
 }
 
 impl fmt::Display for ReduceDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {} x {:?}", self.op, self.count, self.data_type)
+        write!(f, "{:?} of {} x {:?}", self.op, self.count, self.data_type)?;
+        match self.quantization {
+            None => Ok(()),
+            Some(q) => write!(f, ", as {:?} by {:?}", q.to, q.algorithm),
+        }
     }
 }
 
@@ -340,6 +362,8 @@ impl Default for Attributes {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -348,11 +372,55 @@ mod tests {
             count: 1_000_003,
             data_type: DataType::BF16,
             op: ReduceOp::Avg,
+            quantization: None,
         };
+        let quantized = |algorithm, to| ReduceDescriptor {
+            quantization: Some(Quantization { algorithm, to }),
+            ..descriptor
+        };
+        let quantized = [
+            descriptor,
+            quantized(QuantizationAlgorithm::MinMax, QuantizedType::U8),
+            quantized(QuantizationAlgorithm::ZeroPointScale, QuantizedType::I8),
+        ];
         assert_eq!(
-            (ARITHMETIC_VERSION, descriptor.digest().0),
-            (1, 0x88ddca9f_3e1a078d_e5bcf3b6_5cf2593c),
+            (ARITHMETIC_VERSION, quantized.map(|d| d.digest().0)),
+            (
+                2,
+                [
+                    0x2c4b2d29_0c1c2441_ef94830d_e429fe60,
+                    0x498ef821_bd69f1e9_2baa0b8f_8193ee36,
+                    0x53268d9d_6432ff62_4103c2a9_47c9965d
+                ]
+            ),
         );
+    }
+
+    #[test]
+    fn quantisation_is_in_the_digest_unless_it_is_pointless() {
+        let plain = ReduceDescriptor {
+            count: 10,
+            data_type: DataType::F16,
+            op: ReduceOp::Sum,
+            quantization: None,
+        };
+        let digest = |algorithm, to| {
+            let quantization = Some(Quantization { algorithm, to });
+            ReduceDescriptor {
+                quantization,
+                ..plain
+            }
+            .digest()
+        };
+        let pointless = digest(QuantizationAlgorithm::MinMax, QuantizedType::U16);
+        assert_eq!(pointless, plain.digest());
+        let others = BTreeSet::from([
+            plain.digest(),
+            digest(QuantizationAlgorithm::MinMax, QuantizedType::U8),
+            digest(QuantizationAlgorithm::MinMax, QuantizedType::I8),
+            digest(QuantizationAlgorithm::ZeroPointScale, QuantizedType::U8),
+        ]);
+        assert_eq!(others.len(), 4);
     }
 
     fn entry(key: &str) -> StateEntry {

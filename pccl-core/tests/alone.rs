@@ -68,6 +68,7 @@ fn raw_buffers_that_overlap_in_part_are_a_mistake() {
             count: 8,
             data_type: DataType::U8,
             op: ReduceOp::Sum,
+            quantization: None,
         };
         let options = CallOptions::default();
         // SAFETY: the memory outlives the call, which refuses it.

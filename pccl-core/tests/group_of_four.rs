@@ -4,7 +4,8 @@
 mod support;
 
 use pccl_core::ids::Tag;
-use pccl_core::types::ReduceOp;
+use pccl_core::types::QuantizationAlgorithm::MinMax;
+use pccl_core::types::{QuantizedType, ReduceOp};
 use support::{each, group, within_limit};
 
 const COUNT: usize = 100_003;
@@ -35,6 +36,39 @@ fn four_members_end_with_the_same_sums() {
             assert!(
                 (f64::from(*sum) - exact).abs() < 1e-3,
                 "{i}: {sum} is not {exact}"
+            );
+        }
+        for result in &results {
+            let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(result), bits(&results[0]));
+        }
+    });
+}
+
+#[test]
+fn four_members_end_with_the_same_quantised_averages() {
+    within_limit(|| {
+        let (_master, members) = group(4);
+        let results = each(&members, |n, member| {
+            let mut buffer = contribution(n);
+            let average = ReduceOp::Avg.quantized(MinMax, QuantizedType::U8);
+            let info = member
+                .all_reduce_in_place(&mut buffer, average, Tag(1))
+                .unwrap();
+            // Six steps with a quarter of the tensor each, which has 98 blocks.
+            let slice = COUNT as u64 / 4 + 98 * 8;
+            assert!(info.tx_bytes.abs_diff(6 * slice) <= 6, "{}", info.tx_bytes);
+            buffer
+        });
+        let contributions: Vec<_> = (0..4).map(contribution).collect();
+        // Steps of sums over one, two, three ranges, and of the average.
+        let range = 100.0 * 0.37;
+        let bound = range / 255.0 / 2.0 * ((1.0 + 2.0 + 3.0) / 4.0 + 1.0) + 1e-3;
+        for (i, average) in results[0].iter().enumerate() {
+            let exact: f64 = contributions.iter().map(|c| f64::from(c[i])).sum::<f64>() / 4.0;
+            assert!(
+                (f64::from(*average) - exact).abs() <= bound,
+                "{i}: {average} is not {exact}"
             );
         }
         for result in &results {

@@ -7,9 +7,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use pccl_core::CallOptions;
 use pccl_core::error::Error;
 use pccl_core::ids::Tag;
-use pccl_core::types::ReduceOp;
+use pccl_core::types::QuantizationAlgorithm::MinMax;
+use pccl_core::types::{QuantizedType, ReduceOp};
 use pccl_core::wire::reason::{AbortReason, LossCause};
 use support::{PEER_TIMEOUT, each, peer, within_limit};
 
@@ -76,10 +78,16 @@ fn the_others_fail_alike_with_their_buffers_restored_and_go_on() {
             let failures = each(&members, |n, m| {
                 let before: Vec<f32> = (0..COUNT).map(|i| (i + n) as f32).collect();
                 let mut buffer = before.clone();
+                let quantized = ReduceOp::Sum.quantized(MinMax, QuantizedType::U8);
+                let options = CallOptions::default();
+                let other = m.all_reduce_async(before.clone(), quantized, Tag(1), options);
                 begun.wait();
                 let failed = m.all_reduce_in_place(&mut buffer, ReduceOp::Sum, Tag(0));
                 let at = Instant::now();
                 assert!(buffer == before, "the buffer was not restored");
+                let (buffer, quantized) = other.wait();
+                assert!(matches!(quantized, Err(Error::Aborted { .. })));
+                assert!(buffer == before, "the quantised buffer was not restored");
                 let Err(Error::Aborted { reason, .. }) = failed else {
                     panic!("{failed:?}");
                 };
@@ -100,6 +108,11 @@ fn the_others_fail_alike_with_their_buffers_restored_and_go_on() {
             let info = m
                 .all_reduce_in_place(&mut buffer, ReduceOp::Sum, Tag(0))
                 .unwrap();
+            // Equal elements are exact.
+            let quantized = ReduceOp::Sum.quantized(MinMax, QuantizedType::I16);
+            let mut ones = vec![1f64; COUNT];
+            m.all_reduce_in_place(&mut ones, quantized, Tag(1)).unwrap();
+            assert!(ones.iter().all(|x| *x == 3.0));
             (info.world_size, buffer[COUNT - 1])
         });
         assert_eq!(worlds, [(3, 3.0); 3]);

@@ -132,6 +132,7 @@ fn longest_report() -> Report {
                     count: u64::MAX,
                     data_type: DataType::F32,
                     op: ReduceOp::Sum,
+                    quantization: None,
                 },
                 digest: Digest(u128::MAX),
             },

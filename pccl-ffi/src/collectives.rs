@@ -16,7 +16,7 @@ use crate::entry::run_initialized;
 use crate::failure::{Call, Code, Failure};
 use crate::layout::{self, AsyncReduceOp, CommHandle, Enum, ReduceCall, ReduceOpDescriptor};
 use crate::operations::MOST;
-use crate::quantization::{Travel, travel};
+use crate::quantization::quantization;
 
 /// One all-reduce, to its end.
 ///
@@ -275,15 +275,7 @@ impl Request {
     ) -> Result<Self, Failure> {
         let data_type = data_type(asked.src_descriptor.datatype, "datatype")?;
         let op = operator(asked.op)?;
-        match travel(data_type, op, asked.quantization_options)? {
-            Travel::Plain => {}
-            Travel::Quantized { to, by } => {
-                return Err(Failure::usage(format!(
-                    "this version of the library cannot quantise {data_type:?} to {to:?} by \
-                     {by:?}; use pcclQuantNone"
-                )));
-            }
-        }
+        let quantization = quantization(data_type, op, asked.quantization_options)?;
         if asked.count > 0 && (send.is_null() || recv.is_null()) {
             let which = if send.is_null() { "sendbuf" } else { "recvbuf" };
             return Err(Failure::argument(format!("{which} is null")));
@@ -295,6 +287,7 @@ impl Request {
                 count: asked.count as u64,
                 data_type,
                 op,
+                quantization,
             },
             tag: asked.tag,
         })

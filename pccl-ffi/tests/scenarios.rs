@@ -27,7 +27,7 @@ scenarios! {
     net_32_sum_of_3_with_3_elements_in_place => "32",
     net_33_sum_of_4_with_2_elements => "33",
     net_34_sum_of_4_with_2_elements_in_place => "34",
-    net_35_quantised_sum_of_2_is_refused_in_words => "35",
+    net_35_quantised_sum_of_2 => "35",
     net_36_average_of_2 => "36",
     net_37_minimum_of_2 => "37",
     net_38_maximum_of_2 => "38",

@@ -11,12 +11,12 @@ use pyo3::types::PyTuple;
 use crate::buffers::{Memory, View, check_apart};
 use crate::errors::{Function, argument_error, exception};
 use crate::exit::Inside;
-use crate::operation::descriptor;
+use crate::operation::{What, descriptor};
 use crate::wait::{beside, finish};
 
 /// One all-reduce as the Python package hands it over: what is sent, where the result goes,
-/// data type, operator, tag.
-pub(crate) type Item<'py> = (View<'py>, View<'py>, u8, u8, u64);
+/// what to do, tag.
+pub(crate) type Item<'py> = (View<'py>, View<'py>, What, u64);
 
 /// Carries them all out: members, bytes sent, bytes received. An exception says in `committed`
 /// which were done.
@@ -30,9 +30,9 @@ pub(crate) fn reduce_all(
     let function = Function::Reduce(NAME);
     let _inside = Inside::enter(py);
     let mut lent = Vec::with_capacity(items.len());
-    for (send, recv, data_type, op, tag) in items {
+    for (send, recv, what, tag) in items {
         let (send, recv) = (Memory::of(send), Memory::of(recv));
-        let descriptor = descriptor(py, NAME, &send, &recv, data_type, op)?;
+        let descriptor = descriptor(py, NAME, &send, &recv, what)?;
         lent.push((send, recv, descriptor, tag));
     }
     check(py, &lent)?;

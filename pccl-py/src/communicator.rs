@@ -15,7 +15,7 @@ use crate::errors::{Function, argument_error, exception};
 use crate::events::Events;
 use crate::exit::detached;
 use crate::home::Home;
-use crate::operation::{Operation, descriptor};
+use crate::operation::{Operation, What, descriptor};
 use crate::sync::{Tensor, synchronise};
 use crate::wait::{seconds, wait};
 
@@ -120,8 +120,7 @@ impl Communicator {
         function: &str,
         send: View<'_>,
         recv: View<'_>,
-        data_type: u8,
-        op: u8,
+        what: What,
         tag: u64,
         limit: Option<f64>,
     ) -> PyResult<Operation> {
@@ -129,7 +128,7 @@ impl Communicator {
         let core = self.core(py, called)?;
         let limit = seconds(py, called, limit)?;
         let (send, recv) = (Memory::of(send), Memory::of(recv));
-        let descriptor = descriptor(py, function, &send, &recv, data_type, op)?;
+        let descriptor = descriptor(py, function, &send, &recv, what)?;
         Operation::start(
             py,
             called,

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use pccl_core::ids::Tag;
-use pccl_core::types::{DataType, ReduceDescriptor, ReduceOp};
+use pccl_core::types::{DataType, Quantization, QuantizationAlgorithm, ReduceDescriptor, ReduceOp};
 use pccl_core::{CallOptions, Communicator, OpHandle};
 use pyo3::prelude::*;
 
@@ -14,6 +14,10 @@ use crate::errors::{Function, argument_error, exception};
 use crate::exit::detached;
 use crate::home::Home;
 use crate::wait::{seconds, wait};
+
+/// What an all-reduce does, as the Python package says it: numbers of data type, operator,
+/// quantisation algorithm (zero for none), and the type that it quantises to.
+pub(crate) type What = (u8, u8, u8, u8);
 
 /// An all-reduce on its way. Destroying it before it has ended cancels it.
 #[pyclass(frozen, module = "pccl._native")]
@@ -108,8 +112,7 @@ pub(crate) fn descriptor(
     function: &str,
     send: &Memory,
     recv: &Memory,
-    data_type: u8,
-    op: u8,
+    (data_type, op, algorithm, quantized): What,
 ) -> PyResult<ReduceDescriptor> {
     let data_type = by_number(&DataType::ALL, data_type)
         .ok_or_else(|| argument_error(py, function, format!("no data type {data_type}")))?;
@@ -120,10 +123,19 @@ pub(crate) fn descriptor(
         let why = format!("send has {send} bytes, recv {recv}");
         return Err(argument_error(py, function, why));
     }
+    let asked = by_number(&DataType::ALL, quantized)
+        .ok_or_else(|| argument_error(py, function, format!("no data type {quantized}")))?;
+    let quantization = match algorithm {
+        0 => Ok(None),
+        1 => Quantization::requested(QuantizationAlgorithm::MinMax, asked, data_type, op),
+        2 => Quantization::requested(QuantizationAlgorithm::ZeroPointScale, asked, data_type, op),
+        other => Err(format!("no quantisation algorithm {other}")),
+    };
     Ok(ReduceDescriptor {
         count: (send.bytes() / data_type.size()) as u64,
         data_type,
         op,
+        quantization: quantization.map_err(|why| argument_error(py, function, why))?,
     })
 }
 

@@ -54,7 +54,7 @@ def _reduce(ordered: list[Array], op: ReduceOp, data_type: pccl.DataType) -> Arr
     with np.errstate(all="ignore"):
         total = partials[0].copy()
         for part in partials[1:]:
-            total = _fold(total, part, op)
+            total = fold(total, part, op)
         if op is ReduceOp.AVG:
             total = _divide(total, len(ordered))
         total = total.astype(dtype)
@@ -63,7 +63,7 @@ def _reduce(ordered: list[Array], op: ReduceOp, data_type: pccl.DataType) -> Arr
     return np.asarray(total)
 
 
-def _fold(left: Array, right: Array, op: ReduceOp) -> Array:
+def fold(left: Array, right: Array, op: ReduceOp) -> Array:
     match op:
         case ReduceOp.SUM | ReduceOp.AVG:
             return np.asarray(left + right)

@@ -18,8 +18,6 @@ from group import each, failure, gather, master, run_of, together
 from pccl import (
     Attribute,
     DataType,
-    QuantizationAlgorithm,
-    QuantizationOptions,
     ReduceDescriptor,
     ReduceOp,
     ReduceOpDescriptor,
@@ -171,15 +169,6 @@ def test_buffers_that_overlap_in_part_are_refused(pair: list[pccl.Communicator])
     memory = ones(12)
     with pytest.raises(pccl.ArgumentError, match="overlap"):
         pair[0].all_reduce(memory[:8], memory[4:], op=ReduceOp.SUM)
-
-
-def test_quantisation_is_refused_by_name(alone: pccl.Communicator) -> None:
-    for algorithm in (QuantizationAlgorithm.MIN_MAX, QuantizationAlgorithm.ZERO_POINT_SCALE):
-        options = QuantizationOptions(DataType.UINT8, algorithm)
-        with pytest.raises(pccl.UnsupportedError, match=algorithm.name):
-            alone.all_reduce(ones(), ones(), op=ReduceOp.SUM, quantization_options=options)
-        with pytest.raises(NotImplementedError, match="quantisation"):
-            alone.all_reduce_async(ones(), ones(), op=ReduceOp.SUM, quantization_options=options)
 
 
 def test_a_tag_is_open_once(pair: list[pccl.Communicator]) -> None:

@@ -18,15 +18,32 @@ ELEMENTS = 1024
 OPS = 8
 
 
-def operand(tag: int, op: pccl.ReduceOp) -> pccl.ReduceDescriptor:
+PLAIN = pccl.QuantizationOptions(pccl.DataType.FLOAT, pccl.QuantizationAlgorithm.NONE)
+FORMS = [
+    pccl.QuantizationOptions(to, by)
+    for by in (pccl.QuantizationAlgorithm.MIN_MAX, pccl.QuantizationAlgorithm.ZERO_POINT_SCALE)
+    for to in (pccl.DataType.UINT8, pccl.DataType.INT8, pccl.DataType.UINT16)
+]
+ALL_FORMS = [*FORMS, PLAIN]
+
+
+def moved(quantization: pccl.QuantizationOptions) -> int:
+    """Bytes that one of two peers sends: floats, or codes in blocks of 256 behind two floats."""
+    if quantization is PLAIN:
+        return ELEMENTS * 4
+    width = 2 if quantization.quantized_datatype == pccl.DataType.UINT16 else 1
+    return ELEMENTS * width + ELEMENTS // 256 * 8
+
+
+def operand(
+    tag: int, op: pccl.ReduceOp, quantization: pccl.QuantizationOptions
+) -> pccl.ReduceDescriptor:
     return pccl.ReduceDescriptor(
         count=ELEMENTS,
         op=op,
         tag=tag,
         operand_descriptor=pccl.ReduceOperandDescriptor(pccl.DataType.FLOAT),
-        quantization_options=pccl.QuantizationOptions(
-            pccl.DataType.FLOAT, pccl.QuantizationAlgorithm.NONE
-        ),
+        quantization_options=quantization,
     )
 
 
@@ -45,7 +62,9 @@ def finish(parameters: np.ndarray) -> None:
 
 
 def stepwise(address: str, steps: int) -> None:
-    """Query, update, optimise, synchronise, reduce until it succeeds: its end-to-end test."""
+    """Query, update, optimise, synchronise, reduce until it succeeds: its end-to-end test, with
+    gradients that travel quantised."""
+    random = np.random.default_rng()
     peer = connected(address)
     parameters = np.zeros(ELEMENTS, np.float32)
     step = np.zeros(1, np.int64)
@@ -71,15 +90,25 @@ def stepwise(address: str, steps: int) -> None:
             state.push_revision()
             changed = False
             continue
-        change = np.full(ELEMENTS, float(step[0]), np.float32)
+        own = random.uniform(-1, 1, ELEMENTS).astype(np.float32)
+        own[:256] = step[0]
+        change = own.copy()
+        quantization = FORMS[int(step[0]) % len(FORMS)]
         while world(peer) > 1:
-            handle = peer.all_reduce_async(change, change, op=pccl.ReduceOp.AVG)
+            handle = peer.all_reduce_async(
+                change, change, op=pccl.ReduceOp.AVG, quantization_options=quantization
+            )
             succeeded, _, info = handle.wait()
             if succeeded:
                 break
+            assert (change == own).all(), "the buffer of a failed operation was not restored"
         else:
             continue
-        assert change[0] == step[0], (change[0], step[0])
+        # A block of equal values is exact.
+        assert (change[:256] == step[0]).all(), (change[0], step[0])
+        assert np.abs(change[256:]).max() < 1.01
+        if info.local_world_size == 2:
+            assert info.tx_bytes == moved(quantization), (info.tx_bytes, quantization)
         parameters += change
         step += 1
         if step[0] % 10 == 0:
@@ -97,12 +126,15 @@ def delayed(address: str, steps: int) -> None:
 
     def reduce() -> None:
         descriptors = [
-            pccl.ReduceOpDescriptor.from_numpy(c, c, operand(tag, pccl.ReduceOp.AVG))
+            pccl.ReduceOpDescriptor.from_numpy(
+                c, c, operand(tag, pccl.ReduceOp.AVG, ALL_FORMS[tag % len(ALL_FORMS)])
+            )
             for tag, c in enumerate(changes)
         ]
         info = peer.all_reduce_multiple_with_retry(descriptors, max_in_flight=4)
         assert info.local_world_size == 2
-        assert info.tx_bytes == OPS * ELEMENTS * 4, info.tx_bytes
+        expected = sum(moved(ALL_FORMS[tag % len(ALL_FORMS)]) for tag in range(OPS))
+        assert info.tx_bytes == expected, (info.tx_bytes, expected)
 
     for number in range(steps):
         for change in changes:
@@ -157,7 +189,7 @@ def main() -> None:
     master.run()
 
     same_end([Peer("stepwise", address, 1000) for _ in range(2)])
-    print("1,000 steps of two peers: ok")
+    print("1,000 quantised steps of two peers: ok")
 
     first, second, victim = (Peer("stepwise", address, 1500) for _ in range(3))
     victim.wait_for("step 100 ")

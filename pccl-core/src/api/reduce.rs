@@ -15,7 +15,7 @@ use crate::ids::Tag;
 use crate::membership::peer::Request;
 use crate::runtime::calls::Signal;
 use crate::runtime::control::Work;
-use crate::types::{ReduceDescriptor, ReduceOp};
+use crate::types::{ReduceDescriptor, Reduction};
 
 impl Communicator {
     /// Combines the `send` buffers of all members of the group, element by element, into every
@@ -24,11 +24,14 @@ impl Communicator {
     /// `send` is never changed. If the call fails, it has failed at all members, and what is in
     /// `recv` means nothing. Operations with different tags may run at the same time, and members
     /// may begin them in different orders. Lengths of zero are allowed.
+    ///
+    /// `op` is a [`ReduceOp`](crate::types::ReduceOp), or one with data that travels
+    /// [quantised](crate::types::ReduceOp::quantized).
     pub fn all_reduce<T: Element>(
         &self,
         send: &[T],
         recv: &mut [T],
-        op: ReduceOp,
+        op: impl Into<Reduction>,
         tag: Tag,
     ) -> Result<ReduceInfo> {
         self.all_reduce_with(send, recv, op, tag, CallOptions::default())
@@ -39,7 +42,7 @@ impl Communicator {
         &self,
         send: &[T],
         recv: &mut [T],
-        op: ReduceOp,
+        op: impl Into<Reduction>,
         tag: Tag,
         options: CallOptions,
     ) -> Result<ReduceInfo> {
@@ -52,7 +55,7 @@ impl Communicator {
     pub fn all_reduce_in_place<T: Element>(
         &self,
         buffer: &mut [T],
-        op: ReduceOp,
+        op: impl Into<Reduction>,
         tag: Tag,
     ) -> Result<ReduceInfo> {
         self.all_reduce_in_place_with(buffer, op, tag, CallOptions::default())
@@ -62,7 +65,7 @@ impl Communicator {
     pub fn all_reduce_in_place_with<T: Element>(
         &self,
         buffer: &mut [T],
-        op: ReduceOp,
+        op: impl Into<Reduction>,
         tag: Tag,
         options: CallOptions,
     ) -> Result<ReduceInfo> {
@@ -74,7 +77,7 @@ impl Communicator {
     pub fn all_reduce_async<T: Element>(
         &self,
         buffer: Vec<T>,
-        op: ReduceOp,
+        op: impl Into<Reduction>,
         tag: Tag,
         options: CallOptions,
     ) -> AsyncReduce<T> {
@@ -145,11 +148,16 @@ impl Communicator {
 }
 
 /// Descriptor of a buffer with `count` elements.
-pub(super) fn descriptor<T: Element>(count: usize, op: ReduceOp) -> ReduceDescriptor {
+pub(super) fn descriptor<T: Element>(
+    count: usize,
+    reduction: impl Into<Reduction>,
+) -> ReduceDescriptor {
+    let Reduction { op, quantization } = reduction.into();
     ReduceDescriptor {
         count: count as u64,
         data_type: T::DATA_TYPE,
         op,
+        quantization,
     }
 }
 
@@ -215,6 +223,7 @@ fn check_overlap(send: usize, recv: usize, bytes: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::ReduceOp;
 
     #[test]
     fn buffers_are_the_same_or_apart() {
@@ -249,6 +258,7 @@ mod tests {
             count: u64::MAX / 4,
             data_type: crate::types::DataType::F64,
             op: ReduceOp::Sum,
+            quantization: None,
         };
         assert!(checked_bytes(&huge).is_err());
     }

@@ -16,7 +16,7 @@ use super::reduce::{check_lengths, check_raw, descriptor};
 use crate::error::{Error, Result, UsageError};
 use crate::ids::Tag;
 use crate::runtime::calls::Signal;
-use crate::types::{ReduceDescriptor, ReduceOp};
+use crate::types::{ReduceDescriptor, Reduction};
 
 /// One all-reduce of several.
 pub struct ReduceRequest<'a> {
@@ -27,7 +27,12 @@ pub struct ReduceRequest<'a> {
 
 impl<'a> ReduceRequest<'a> {
     /// From one buffer to another.
-    pub fn new<T: Element>(send: &'a [T], recv: &'a mut [T], op: ReduceOp, tag: Tag) -> Self {
+    pub fn new<T: Element>(
+        send: &'a [T],
+        recv: &'a mut [T],
+        op: impl Into<Reduction>,
+        tag: Tag,
+    ) -> Self {
         Self {
             descriptor: descriptor::<T>(send.len(), op),
             pair: Pair::new(send, recv),
@@ -36,7 +41,7 @@ impl<'a> ReduceRequest<'a> {
     }
 
     /// In place.
-    pub fn in_place<T: Element>(buffer: &'a mut [T], op: ReduceOp, tag: Tag) -> Self {
+    pub fn in_place<T: Element>(buffer: &'a mut [T], op: impl Into<Reduction>, tag: Tag) -> Self {
         Self {
             descriptor: descriptor::<T>(buffer.len(), op),
             pair: Pair::in_place(buffer),
@@ -354,12 +359,14 @@ impl<'a> Batch<'a> {
 mod tests {
     use super::*;
     use crate::types::DataType;
+    use crate::types::ReduceOp;
 
     fn raw(send: *const u8, recv: *mut u8, count: u64) -> Result<ReduceRequest<'static>> {
         let descriptor = ReduceDescriptor {
             count,
             data_type: DataType::U16,
             op: ReduceOp::Sum,
+            quantization: None,
         };
         // SAFETY: what is not refused is empty, or lies in the arrays of the test.
         unsafe { ReduceRequest::from_raw(send, recv, descriptor, Tag(1)) }

@@ -9,6 +9,9 @@
 //! - [`finish`] turns the partial of all contributions into elements; AVG divides here.
 //! - [`fold_finish`] and [`fold_finish_in_place`] do the last fold and the finish in one pass.
 //!
+//! Floats can travel quantised instead, on a [`Coding`]; then [`encode`], [`fold_quantized`],
+//! [`fold_finish_quantized`] and [`decode`] take the places of these.
+//!
 //! What every processor must agree on:
 //!
 //! - `incoming` is the left operand, `own` the right one. With the rules below no operator can
@@ -26,14 +29,20 @@
 //! Slices may start at any address. All functions take equally many elements in every slice and
 //! refuse anything else before they write a byte.
 
+mod codec;
+mod form;
 mod half;
 mod number;
+mod quantized;
 #[cfg(test)]
 mod tests;
 
 use crate::types::{DataType, ReduceOp};
 use half::{Bf16, F16};
 use number::{Arithmetic, Element, Number};
+
+pub use form::Form;
+pub use quantized::{Coding, decode, encode, fold_finish_quantized, fold_quantized};
 
 /// Why a kernel did nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -47,6 +56,9 @@ pub enum KernelError {
     /// AVG over no contributions.
     #[error("an average of no contributions")]
     NoContributions,
+    /// A block of quantised data has parameters that are not finite.
+    #[error("a block of quantised data has impossible parameters")]
+    Parameters,
     /// The partial type is wider than the element type, so that partials need their own memory.
     #[error("partials of {data_type:?} do not fit in place")]
     NotInPlace {

@@ -2,8 +2,8 @@
 //!
 //! Written apart from the plan and the engine; only the arithmetic of single elements is shared.
 
-use crate::kernels::{self, KernelError};
-use crate::types::ReduceDescriptor;
+use crate::kernels::{self, Coding, KernelError};
+use crate::types::{ReduceDescriptor, ReduceOp};
 
 /// Result of the contributions of a ring's members, in the order of the ring.
 ///
@@ -26,21 +26,53 @@ pub(super) fn all_reduce(
             let input = inputs[(slice + hop) % world];
             input.get(bytes.clone()).unwrap_or_default()
         };
+        let out = bytes.clone();
+        if let Some(coding) = Coding::of(&descriptor) {
+            quantized(coding, descriptor.op, world, own, &mut result[out])?;
+            continue;
+        }
         let mut partial = vec![0; length * data_type.partial().size()];
         kernels::start(data_type, own(0), &mut partial)?;
         for hop in 1..world {
             kernels::fold_into_incoming(data_type, descriptor.op, &mut partial, own(hop))?;
         }
-        let out = &mut result[bytes.clone()];
+        let out = &mut result[out];
         kernels::finish(data_type, descriptor.op, world as u32, &partial, out)?;
     }
     Ok(result)
 }
 
+/// One slice of data that travels quantised: quantised anew at every hop, and once more at the end.
+fn quantized<'a>(
+    coding: Coding,
+    op: ReduceOp,
+    world: usize,
+    own: impl Fn(usize) -> &'a [u8],
+    out: &mut [u8],
+) -> Result<(), KernelError> {
+    if world == 1 {
+        out.copy_from_slice(own(0));
+        return Ok(());
+    }
+    let elements = out.len() / coding.data_type().size();
+    let mut coded = vec![0; coding.form().bytes(elements as u64) as usize];
+    kernels::encode(coding, own(0), &mut coded)?;
+    for hop in 1..world {
+        let incoming = coded.clone();
+        if hop + 1 < world {
+            kernels::fold_quantized(coding, op, &incoming, own(hop), &mut coded)?;
+        } else {
+            let world = world as u32;
+            kernels::fold_finish_quantized(coding, op, world, &incoming, own(hop), &mut coded)?;
+        }
+    }
+    kernels::decode(coding, &coded, out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{DataType, ReduceOp};
+    use crate::types::DataType;
 
     #[test]
     fn slices_are_added_up_from_their_own_member() {
@@ -48,6 +80,7 @@ mod tests {
             count: 3,
             data_type: DataType::F32,
             op: ReduceOp::Sum,
+            quantization: None,
         };
         // With 2^24 the order decides whether the ones survive.
         let rows = [[16_777_216.0f32; 3], [1.0; 3], [1.0; 3]];

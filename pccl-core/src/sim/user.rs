@@ -13,7 +13,10 @@ use super::rng::{Rng, splitmix};
 use super::scenario::{BIG, PeerShape, Scenario};
 use crate::error::Error;
 use crate::ids::{CallId, PeerGroup, Tag};
-use crate::types::{DataType, ReduceDescriptor, ReduceOp, UnanimousCall};
+use crate::types::{
+    DataType, Quantization, QuantizationAlgorithm, QuantizedType, ReduceDescriptor, ReduceOp,
+    UnanimousCall,
+};
 use crate::wire::reason::EvictReason;
 
 /// What a user does next.
@@ -250,6 +253,7 @@ impl User {
                 count: 0,
                 data_type: DataType::U8,
                 op: ReduceOp::Sum,
+                quantization: None,
             },
             deviates: false,
             done: false,
@@ -460,15 +464,21 @@ impl User {
         let program = scenario.program;
         let mut mix = self.seed ^ self.state.shared.0.rotate_left(32) ^ u64::from(self.group.0);
         let mut common = Rng::new(splitmix(&mut mix));
+        let mut forms = Rng::new(splitmix(&mut mix));
         let width = common.range(1, program.width);
         self.todo = (1..=width as u32)
-            .map(|place| Planned {
-                place,
-                tag: Tag(common.below(2) * 100 + u64::from(place)),
-                descriptor: draw_descriptor(&mut common, program.elements),
-                deviates: false,
-                done: false,
-                sum: 0,
+            .map(|place| {
+                let tag = Tag(common.below(2) * 100 + u64::from(place));
+                let mut descriptor = draw_descriptor(&mut common, program.elements);
+                descriptor.quantization = draw_quantization(&mut forms, &descriptor);
+                Planned {
+                    place,
+                    tag,
+                    descriptor,
+                    deviates: false,
+                    done: false,
+                    sum: 0,
+                }
             })
             .collect();
     }
@@ -504,6 +514,8 @@ impl User {
                         ReduceOp::Sum => ReduceOp::Max,
                         _ => ReduceOp::Sum,
                     };
+                    // Which may not go with the new operator.
+                    planned.descriptor.quantization = None;
                     planned.deviates = true;
                 }
                 None
@@ -530,6 +542,7 @@ impl User {
                 count: 1,
                 data_type: DataType::U64,
                 op: ReduceOp::Max,
+                quantization: None,
             },
             bytes: self.state.shared.0.to_le_bytes().to_vec(),
             in_place: false,
@@ -570,7 +583,23 @@ fn draw_descriptor(rng: &mut Rng, elements: u64) -> ReduceDescriptor {
         },
         data_type: rng.pick(types).unwrap_or(DataType::F32),
         op: rng.pick(&ReduceOp::ALL).unwrap_or(ReduceOp::Sum),
+        quantization: None,
     }
+}
+
+/// How the data of an operation travels: quantised half of the time, where that makes sense.
+fn draw_quantization(rng: &mut Rng, descriptor: &ReduceDescriptor) -> Option<Quantization> {
+    let algorithms = [
+        QuantizationAlgorithm::MinMax,
+        QuantizationAlgorithm::ZeroPointScale,
+    ];
+    let algorithm = rng.pick(&algorithms)?;
+    let to = rng.pick(&QuantizedType::ALL)?;
+    let quantization = Quantization { algorithm, to };
+    let fits = quantization
+        .refusal(descriptor.data_type, descriptor.op)
+        .is_none();
+    (rng.chance(500) && fits).then_some(quantization)
 }
 
 /// Contributions whose sums depend on their order where the type has rounding.

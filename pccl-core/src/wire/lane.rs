@@ -83,12 +83,12 @@ pub enum PeerRefusal {
 pub enum FrameKind {
     /// The sender has opened a use of a key; the payload is an [`OpenFrame`].
     Open = 1,
-    /// Part of a slice: contributions so far, in the partial type.
+    /// Part of a slice: contributions so far, in the partial type, or quantised.
     Partial = 2,
-    /// Part of a finished slice, in the element type.
+    /// Part of a finished slice, in the element type, or quantised.
     Result = 3,
-    /// Room at the receiver: partials of `slice` may be sent up to `offset`, counted in bytes of
-    /// the partial type from the slice's start. Only grows.
+    /// Room at the receiver: partials of `slice` may be sent up to `offset`, counted in bytes on
+    /// the wire from the slice's start. Only grows.
     Grant = 4,
     /// Early frames that came on this lane have been taken or dropped: gives `offset` bytes
     /// (headers counted) of the edge's standing credit back.
@@ -142,7 +142,8 @@ pub struct DataHeader {
     /// frames (to zero) travel on the lane of the OPEN, behind it.
     pub to: u64,
     /// Where the payload belongs: byte offset in the tensor, counted in the *element* type for
-    /// results, and in the *partial* type for partials.
+    /// results, and in the *partial* type for partials. Of quantised data, which comes in whole
+    /// blocks: byte offset in the quantised slice.
     pub offset: u64,
     /// Which slice (rank of the member where it starts) the payload belongs to.
     pub slice: u32,

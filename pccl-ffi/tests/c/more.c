@@ -62,6 +62,12 @@ static void formats_body(peer *self) {
     }
     OK(pcclAllReduce(buffer, buffer, &d, self->comm, NULL));
     REQUIRE(buffer[15] == 0.2);
+    d.quantization_options.quantized_datatype = pcclFloat16;
+    EXPECT(pcclInvalidArgument, pcclAllReduce(buffer, buffer, &d, self->comm, NULL));
+    /* Members that do not quantise alike do not compute together. */
+    d.quantization_options.quantized_datatype = self->index == 0 ? pcclUint8 : pcclInt8;
+    EXPECT(pcclInvalidArgument, pcclAllReduce(buffer, buffer, &d, self->comm, NULL));
+    REQUIRE(buffer[15] == 0.2);
 }
 
 /* ---- Mismatch ---- */

@@ -31,7 +31,7 @@ from ._enums import (
     Result,
     SharedStateSyncStrategy,
 )
-from ._errors import ArgumentError, PCCLError, UnsupportedError
+from ._errors import ArgumentError, PCCLError
 from ._events import Event
 from ._handle import AsyncReduceHandle
 from ._master import MasterNode
@@ -75,7 +75,6 @@ __all__ = [
     "SharedStateSyncInfo",
     "SharedStateSyncStrategy",
     "TensorInfo",
-    "UnsupportedError",
     "__version__",
     "cuda",
 ]

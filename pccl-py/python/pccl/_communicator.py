@@ -11,6 +11,7 @@ from . import _native
 from ._enums import (
     Attribute,
     DataType,
+    QuantizationAlgorithm,
     ReduceOp,
     Result,
     SharedStateSyncStrategy,
@@ -27,7 +28,6 @@ from ._types import (
     ReduceOperandDescriptor,
     SharedState,
     SharedStateSyncInfo,
-    check_supported,
 )
 
 RETRY_PAUSE_S = 1.0
@@ -186,7 +186,7 @@ class Communicator:
             op: operator.
             tag: names the operation; one with a given tag is open at a time.
             operand_descriptor: element type; must be that of the tensors.
-            quantization_options: must be absent or ask for none.
+            quantization_options: how data travels; as it is if absent.
             timeout: seconds after which the operation asks to fail, at all members; the verdict
                 may still be success. None by default.
 
@@ -198,7 +198,8 @@ class Communicator:
                 if it is `send`, as it was; TOO_FEW_PEERS if there is no other member;
                 INVALID_ARGUMENT if the members' calls differ.
             ArgumentError: if a tensor cannot be used: it is read-only, not contiguous, on a GPU,
-                of another type or length than the other one, or overlaps it in part.
+                of another type or length than the other one, or overlaps it in part. Or if what
+                is asked for cannot be quantised.
         """
         operation = self._start(
             "all_reduce",
@@ -290,12 +291,10 @@ class Communicator:
         items = []
         for descriptor in descriptors:
             what = descriptor.reduce_descriptor
-            check_supported(function, what.quantization_options)
             _check_range("tag", what.tag, 64)
             send, recv = descriptor.views(function)
-            items.append(
-                (send.lent(), recv.lent(), int(send.dtype), int(ReduceOp(what.op)), what.tag)
-            )
+            numbers = _numbers(send.dtype, what.op, what.quantization_options)
+            items.append((send.lent(), recv.lent(), numbers, what.tag))
         return ReduceInfo(*self._native.all_reduce_multiple(items, max_in_flight, timeout))
 
     def sync_shared_state(
@@ -391,7 +390,6 @@ class Communicator:
         quantization: QuantizationOptions | None,
         timeout: float | None,
     ) -> _native.Operation:
-        check_supported(function, quantization)
         sent = view_of(function, "send", send, writable=False)
         received = view_of(function, "recv", recv, writable=True)
         if sent.dtype is not received.dtype:
@@ -404,9 +402,18 @@ class Communicator:
                 function, f"the tensors are {sent.dtype.name}, the descriptor {want}"
             )
         _check_range("tag", tag, 64)
-        return self._native.all_reduce(
-            function, sent.lent(), received.lent(), int(sent.dtype), int(ReduceOp(op)), tag, timeout
-        )
+        what = _numbers(sent.dtype, op, quantization)
+        return self._native.all_reduce(function, sent.lent(), received.lent(), what, tag, timeout)
+
+
+def _numbers(
+    dtype: DataType, op: ReduceOp, quantization: QuantizationOptions | None
+) -> tuple[int, int, int, int]:
+    if quantization is None:
+        return int(dtype), int(ReduceOp(op)), int(QuantizationAlgorithm.NONE), int(dtype)
+    algorithm = QuantizationAlgorithm(quantization.algorithm)
+    quantized = DataType(quantization.quantized_datatype)
+    return int(dtype), int(ReduceOp(op)), int(algorithm), int(quantized)
 
 
 def _read(stream: _native.Events) -> Iterator[Event]:

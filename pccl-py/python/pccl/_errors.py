@@ -63,13 +63,6 @@ class ArgumentError(PCCLError, ValueError):
         super().__init__(Result.INVALID_ARGUMENT, func_name, message)
 
 
-class UnsupportedError(PCCLError, NotImplementedError):
-    """Something of the interface that this version does not have."""
-
-    def __init__(self, func_name: str, message: str) -> None:
-        super().__init__(Result.INVALID_ARGUMENT, func_name, message)
-
-
 def _rebuild(cls: type[PCCLError], args: tuple[Any, ...], state: dict[str, Any]) -> PCCLError:
     error = cls.__new__(cls)
     error.args = args

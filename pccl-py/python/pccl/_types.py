@@ -11,7 +11,7 @@ from ._enums import (
     QuantizationAlgorithm,
     ReduceOp,
 )
-from ._errors import ArgumentError, UnsupportedError
+from ._errors import ArgumentError
 from ._tensors import Tensor, View, pointer_view, view_of
 
 
@@ -30,10 +30,16 @@ class ReduceOperandDescriptor:
 
 @dataclass(frozen=True)
 class QuantizationOptions:
-    """How values are made smaller on the wire. Only `QuantizationAlgorithm.NONE` can be used.
+    """How floats are made smaller on their way. Equal at all members, as is the result, to the bit.
 
-    The defaults are those of PCCL 1.0, so options made without arguments ask for quantisation,
-    which a call then refuses.
+    The defaults are those of PCCL 1.0, so options made without arguments ask for quantisation.
+
+    Attributes:
+        quantized_datatype: UINT8, INT8, UINT16 or INT16. Integer types of 32 or 64 bits, and types
+            as wide as the data, send the data as it is.
+        algorithm: MIN_MAX: in equal steps between the least and the greatest element of a block.
+            ZERO_POINT_SCALE: in multiples of a scale, so that zeros stay zeros; for SUM and AVG
+            only. NONE: as it is.
     """
 
     quantized_datatype: DataType = DataType.UINT8
@@ -49,7 +55,7 @@ class ReduceDescriptor:
         op: operator.
         tag: names the operation; operations with different tags run at the same time.
         operand_descriptor: element type.
-        quantization_options: only with `QuantizationAlgorithm.NONE`.
+        quantization_options: how data travels; as it is by default.
     """
 
     count: int
@@ -289,13 +295,3 @@ class SharedStateSyncInfo:
 
     tx_bytes: int
     rx_bytes: int
-
-
-def check_supported(function: str, quantization: QuantizationOptions | None) -> None:
-    """Refuses what this version cannot do."""
-    if quantization is not None and quantization.algorithm != QuantizationAlgorithm.NONE:
-        raise UnsupportedError(
-            function,
-            f"quantisation ({QuantizationAlgorithm(quantization.algorithm).name}) is not there in "
-            "this version; pass QuantizationAlgorithm.NONE",
-        )

@@ -96,6 +96,13 @@ pub(super) enum Target {
         /// What it is.
         part: Part,
     },
+    /// To scratch, to be decoded: a quantised result.
+    Coded {
+        /// Serial of the operation here.
+        op: u64,
+        /// What it is.
+        part: Part,
+    },
     /// To the receive buffer.
     Result {
         /// Serial of the operation here.

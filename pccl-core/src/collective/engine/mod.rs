@@ -5,7 +5,7 @@
 //! and reports with [`Engine::sent`]. After every call it drains [`Engine::poll_event`] and
 //! [`Engine::poll_writable`], and it calls [`Engine::tick`] when [`Engine::next_deadline`] passes.
 //!
-//! - `op`, `slice`, `outgoing`: one operation: what has come, what can go (pure state).
+//! - `op`, `slice`, `fold`, `outgoing`: one operation: what has come, what can go (pure state).
 //! - `edge`, `lane`, `link`: one neighbour, one connection to it, one operation on it.
 //! - `receive`, `transmit`, `opening`, `lanes`, `timers`: what the engine does when bytes come,
 //!   when bytes can go, when somebody opens an operation, when lanes come and go, when time passes.
@@ -13,6 +13,7 @@
 
 mod backup;
 mod edge;
+mod fold;
 mod io;
 mod lane;
 mod lanes;

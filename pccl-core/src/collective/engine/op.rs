@@ -5,17 +5,17 @@ use super::edge::STANDING_CREDIT;
 use super::io::{OpStats, StartReduce};
 use super::link::Link;
 use super::outgoing::Steps;
-use super::scratch::{BlockPool, NoMemory, grow};
+use super::scratch::{BlockPool, NoMemory};
 use super::slice::Slice;
-use super::window::{Lending, SMALL_ROOM};
+use super::window::{Lending, Room, SMALL_ROOM};
 use crate::collective::buffers::Lent;
 use crate::collective::digest::ResultDigest;
-use crate::collective::plan::{RingPlan, Step, segments};
+use crate::collective::plan::{RingPlan, Step};
 use crate::collective::ranges::{RangeRefused, Span};
 use crate::ids::{CallId, Digest, Epoch, MemberId, Serial};
-use crate::kernels::{self, KernelError};
+use crate::kernels::{Coding, Form, KernelError};
 use crate::planted::{Bug, planted};
-use crate::types::{ReduceDescriptor, ReduceOp};
+use crate::types::{DataType, ReduceDescriptor};
 use crate::wire::control::OpName;
 use crate::wire::lane::{DataHeader, FrameKind, HEADER_BYTES};
 
@@ -27,6 +27,9 @@ pub(super) struct Op {
     pub(super) epoch: Epoch,
     pub(super) quoted: Serial,
     pub(super) descriptor: ReduceDescriptor,
+    /// How its data is quantised; none if it travels as it is.
+    pub(super) coding: Option<Coding>,
+    pub(super) forms: Forms,
     pub(super) plan: RingPlan,
     pub(super) lent: Lent,
     /// The next rank, then the previous one if that is another.
@@ -52,6 +55,37 @@ pub(super) struct Op {
     room: u64,
 }
 
+/// How data of an operation lies on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Forms {
+    /// Contributions so far.
+    pub(super) partial: Form,
+    /// Finished data.
+    pub(super) result: Form,
+}
+
+impl Forms {
+    fn of(descriptor: &ReduceDescriptor, coding: Option<Coding>) -> Self {
+        let plain = |data_type: DataType| Form::plain(data_type.size() as u64);
+        let data_type = descriptor.data_type;
+        let coded = coding.map(|coding| coding.form());
+        Self {
+            partial: coded.unwrap_or_else(|| plain(data_type.partial())),
+            result: coded.unwrap_or_else(|| plain(data_type)),
+        }
+    }
+
+    /// Whether contributions on their way fit the receive buffer.
+    pub(super) fn fit_in_place(&self) -> bool {
+        self.partial == self.result && self.partial.cell() == 1
+    }
+
+    /// Bytes of the longest piece that cannot be cut.
+    pub(super) fn longest_cell(&self) -> u64 {
+        self.partial.cell_bytes().max(self.result.cell_bytes())
+    }
+}
+
 /// Who made an operation impossible.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Trouble {
@@ -69,7 +103,10 @@ impl From<NoMemory> for Trouble {
 
 impl From<KernelError> for Trouble {
     fn from(error: KernelError) -> Self {
-        Self::Own(error.to_string())
+        match error {
+            KernelError::Parameters => Self::Frame(error.to_string()),
+            _ => Self::Own(error.to_string()),
+        }
     }
 }
 
@@ -113,13 +150,19 @@ impl Op {
         if previous != next {
             links.push(Link::new(previous));
         }
-        let width = descriptor.data_type.partial().size() as u64;
-        let wide = width > descriptor.data_type.size() as u64;
+        let coding = Coding::of(descriptor);
+        let forms = Forms::of(descriptor, coding);
+        let wide = !forms.fit_in_place();
         let slices = (0..plan.world()).map(|position| {
             let index = plan.slice_at(position);
+            let span = plan.slice(index);
             let here = wide && plan.receives_partials(position) && !plan.owns(position);
             let next = wide && plan.sends_partials(position) && !plan.owns(position + 1);
-            Slice::new(index, plan.slice(index), width, here, next)
+            let mut slice = Slice::new(index, span, forms.partial, here, next);
+            if coding.is_some() && plan.sends_results(position) {
+                slice.results = Some(Room::new(span, forms.result));
+            }
+            slice
         });
         let mut op = Self {
             call: start.call,
@@ -127,6 +170,8 @@ impl Op {
             epoch: start.group.epoch,
             quoted: start.quoted,
             descriptor: start.descriptor,
+            coding,
+            forms,
             plan,
             links,
             stats: OpStats {
@@ -217,18 +262,19 @@ impl Op {
         if !self.receives_from(peer) {
             return Err(refuse("it comes from the wrong neighbour"));
         }
-        let size = match header.kind {
-            FrameKind::Partial => self.descriptor.data_type.partial().size(),
-            _ => self.descriptor.data_type.size(),
-        } as u64;
-        let (start, length) = (header.offset, u64::from(header.length));
-        let end = start
-            .checked_add(length)
-            .ok_or_else(|| refuse("overflow"))?;
-        if length == 0 || start % size != 0 || length % size != 0 {
-            return Err(refuse("it cuts elements"));
+        let form = match header.kind {
+            FrameKind::Partial => self.forms.partial,
+            _ => self.forms.result,
+        };
+        let (at, length) = (header.offset, u64::from(header.length));
+        if at.checked_add(length).is_none() {
+            return Err(refuse("overflow"));
         }
-        let span = Span::new(start / size, end / size);
+        let (Some(first), Some(elements), 1..) = (form.elements(at), form.elements(length), length)
+        else {
+            return Err(refuse("it cuts elements"));
+        };
+        let origin = self.origin(header.slice);
         let position = self.plan.position(header.slice);
         let (Some(position), Some(slice)) = (
             position,
@@ -236,10 +282,15 @@ impl Op {
         ) else {
             return Err(refuse("there is no such slice"));
         };
+        let start = origin.saturating_add(first);
+        let mut span = Span::new(start, start.saturating_add(elements));
         if !slice.span.contains(span) {
             return Err(refuse("outside the slice"));
         }
-        let mut span = span;
+        let ends_cell = elements.is_multiple_of(form.cell()) || span.end == slice.span.end;
+        if !first.is_multiple_of(form.cell()) || !ends_cell {
+            return Err(refuse("it cuts blocks"));
+        }
         let taken = if header.kind == FrameKind::Partial {
             if !self.plan.receives_partials(position) {
                 return Err(refuse("the slice starts here"));
@@ -269,81 +320,11 @@ impl Op {
             RangeRefused::Overlap => refuse("it overlaps another frame"),
             RangeRefused::TooMany => refuse("too many pieces"),
         })?;
-        if header.kind == FrameKind::Result {
+        // Quantised results overwrite nothing before they have been decoded.
+        if header.kind == FrameKind::Result && self.coding.is_none() {
             self.save(span, pool)?;
         }
         Ok(Part { position, span })
-    }
-
-    /// Adds the own contribution to partials that have come, whole and unharmed.
-    pub(super) fn fold(
-        &mut self,
-        part: Part,
-        incoming: &[u8],
-        rooms: &mut BlockPool,
-        originals: &mut BlockPool,
-    ) -> Result<(), Trouble> {
-        let ReduceDescriptor { data_type, op, .. } = self.descriptor;
-        let Part { position, span } = part;
-        let (start, len) = self.bytes(span);
-        self.stats.rx_bytes += incoming.len() as u64;
-        if self.plan.owns(position) {
-            self.save(span, originals)?;
-            let world = self.plan.world();
-            if self.lent.in_place() {
-                let own = self.lent.recv_mut(start, len).ok_or_else(outside)?;
-                kernels::fold_finish_in_place(data_type, op, world, incoming, own)?;
-            } else {
-                let (own, out) = self.lent.both(start, len).ok_or_else(outside)?;
-                kernels::fold_finish(data_type, op, world, incoming, own, out)?;
-            }
-            self.has_result(part);
-            return Ok(());
-        }
-        if self.slice(position)?.room.is_some() {
-            self.fold_into_room(part, incoming, rooms)?;
-        } else if self.lent.in_place() {
-            self.save(span, originals)?;
-            let own = self.lent.recv_mut(start, len).ok_or_else(outside)?;
-            // Dividing is the owner's part.
-            let op = if op == ReduceOp::Avg {
-                ReduceOp::Sum
-            } else {
-                op
-            };
-            kernels::fold_finish_in_place(data_type, op, 1, incoming, own)?;
-        } else {
-            let (own, out) = self.lent.both(start, len).ok_or_else(outside)?;
-            kernels::fold(data_type, op, incoming, own, out)?;
-        }
-        self.slice(position)?
-            .partial_ready
-            .insert(span)
-            .map_err(|_| Trouble::Own("a partial is ready twice".into()))?;
-        self.steps.set(Step::Partial { position });
-        Ok(())
-    }
-
-    /// Does all of it, in a ring of one.
-    pub(super) fn reduce_alone(&mut self, originals: &mut BlockPool) -> Result<(), Trouble> {
-        let ReduceDescriptor { data_type, op, .. } = self.descriptor;
-        let mut scratch = Vec::new();
-        for span in segments(Span::new(0, self.plan.count()), ALONE_ELEMENTS) {
-            let (start, len) = self.bytes(span);
-            let partial = span.len() as usize * data_type.partial().size();
-            grow(&mut scratch, partial)?;
-            let partial = scratch.get_mut(..partial).ok_or_else(outside)?;
-            kernels::start(
-                data_type,
-                self.lent.send(start, len).ok_or_else(outside)?,
-                partial,
-            )?;
-            self.save(span, originals)?;
-            let out = self.lent.recv_mut(start, len).ok_or_else(outside)?;
-            kernels::finish(data_type, op, 1, partial, out)?;
-            self.has_result(Part { position: 0, span });
-        }
-        Ok(())
     }
 
     /// Takes note of a part of the result that is in the receive buffer now.
@@ -384,7 +365,7 @@ impl Op {
     /// Takes note of the room that the next rank has for a slice, `limit` bytes of partials from
     /// the slice's start on; for all slices if `slice` is none.
     pub(super) fn granted(&mut self, slice: Option<u32>, limit: u64) -> Result<(), Trouble> {
-        let width = self.descriptor.data_type.partial().size() as u64;
+        let form = self.forms.partial;
         let positions = match slice.map(|s| self.plan.position(s)) {
             None => 0..self.plan.world(),
             Some(Some(position)) if self.plan.sends_partials(position) => position..position + 1,
@@ -394,7 +375,7 @@ impl Op {
             let Some(slice) = self.slices.get_mut(position as usize) else {
                 continue;
             };
-            let limit = slice.span.start.saturating_add(limit / width);
+            let limit = slice.span.start + form.fitting(limit, slice.span.len());
             if limit > slice.send_limit {
                 slice.send_limit = limit;
                 if !slice.partial_ready.is_empty() {
@@ -408,9 +389,8 @@ impl Op {
     /// Borrows as much room as there is and as is of use; says whether that is more than before.
     pub(super) fn borrow_room(&mut self, lending: &mut Lending) -> bool {
         let before = self.room;
-        let width = self.descriptor.data_type.partial().size() as u64;
         let longest = self.slices.iter().map(|s| s.span.len()).max().unwrap_or(0);
-        let useful = longest.saturating_mul(width);
+        let useful = self.forms.partial.bytes(longest);
         self.room = lending.lend(self.rooms(), self.room, useful);
         for room in self.slices.iter_mut().filter_map(|s| s.room.as_mut()) {
             room.set_capacity(self.room);
@@ -436,10 +416,10 @@ impl Op {
     /// Whether all that it sends before the next rank has opened it fits the standing credit. A
     /// larger one would gain little by sending so little early, and keep small ones from it.
     pub(super) fn is_small(&self) -> bool {
-        let width = self.descriptor.data_type.partial().size() as u64;
         let headers = u64::from(self.plan.world()) * HEADER_BYTES as u64;
-        let bytes = self.plan.count().saturating_mul(width);
-        bytes.saturating_add(headers) <= STANDING_CREDIT
+        let bytes = |slice: &Slice| self.forms.partial.bytes(slice.span.len());
+        let all = |sum: u64, slice: &Slice| sum.saturating_add(bytes(slice));
+        self.slices.iter().fold(headers, all) <= STANDING_CREDIT
     }
 
     /// Ends the operation: gives back what it borrowed, and the receive buffer as it was unless
@@ -457,6 +437,9 @@ impl Op {
         for room in self.slices.iter_mut().filter_map(|s| s.room.as_mut()) {
             room.clear(rooms);
         }
+        for room in self.slices.iter_mut().filter_map(|s| s.results.as_mut()) {
+            room.clear(rooms);
+        }
         lending.repay(self.rooms(), self.room);
         self.backup.release(originals);
         self.stats
@@ -469,38 +452,16 @@ impl Op {
         (span.start * size, span.len() * size)
     }
 
-    fn fold_into_room(
-        &mut self,
-        part: Part,
-        incoming: &[u8],
-        rooms: &mut BlockPool,
-    ) -> Result<(), Trouble> {
-        let ReduceDescriptor { data_type, op, .. } = self.descriptor;
-        let (size, width) = (data_type.size() as u64, data_type.partial().size() as u64);
-        let lent = &self.lent;
-        let room = self
-            .slices
-            .get_mut(part.position as usize)
-            .and_then(|slice| slice.room.as_mut())
-            .ok_or_else(outside)?;
-        let mut rest = part.span;
-        while !rest.is_empty() {
-            let piece = room.piece(rest);
-            let before = piece.start - part.span.start;
-            let from = (before * width) as usize..((before + piece.len()) * width) as usize;
-            let incoming = incoming.get(from).ok_or_else(outside)?;
-            let own = lent.send(piece.start * size, piece.len() * size);
-            let out = room.get_mut(piece, rooms)?;
-            let (Some(own), Some(out)) = (own, out) else {
-                return Err(outside());
-            };
-            kernels::fold(data_type, op, incoming, own, out)?;
-            rest.start = piece.end;
+    /// Element that offsets in frames of a slice count from: quantised data has no place in the
+    /// tensor, only one in its slice.
+    pub(super) fn origin(&self, slice: u32) -> u64 {
+        match self.coding {
+            Some(_) => self.plan.slice(slice).start,
+            None => 0,
         }
-        Ok(())
     }
 
-    fn save(&mut self, span: Span, pool: &mut BlockPool) -> Result<(), Trouble> {
+    pub(super) fn save(&mut self, span: Span, pool: &mut BlockPool) -> Result<(), Trouble> {
         if self.lent.in_place() {
             let (start, len) = self.bytes(span);
             let bytes = Span::new(start, start + len);
@@ -509,7 +470,7 @@ impl Op {
         Ok(())
     }
 
-    fn slice(&mut self, position: u32) -> Result<&mut Slice, Trouble> {
+    pub(super) fn slice(&mut self, position: u32) -> Result<&mut Slice, Trouble> {
         self.slices.get_mut(position as usize).ok_or_else(outside)
     }
 
@@ -519,9 +480,6 @@ impl Op {
     }
 }
 
-fn outside() -> Trouble {
+pub(super) fn outside() -> Trouble {
     Trouble::Own("a frame outside of the buffers".into())
 }
-
-/// Elements that a ring of one does at once: they fit the cache.
-const ALONE_ELEMENTS: u64 = 16 * 1024;

@@ -41,8 +41,6 @@ impl Op {
         if !self.is_running() {
             return None;
         }
-        let width = self.descriptor.data_type.partial().size() as u64;
-        let size = self.descriptor.data_type.size() as u64;
         while let Some(step) = self.steps.first() {
             let taken = match step {
                 Step::Partial { position } => {
@@ -58,7 +56,8 @@ impl Op {
                     };
                     let room = slice.room.as_ref();
                     let piece = room.map_or(first, |room| room.piece(first));
-                    let most = (most / width).min(piece.len()).min(limit - first.start);
+                    let longest = piece.len().min(limit - first.start);
+                    let most = self.forms.partial.fitting(most, longest);
                     let taken = slice.partial_ready.take_first(most)?;
                     if !slice.partial_ready.first().as_ref().is_some_and(open) {
                         self.steps.clear(step);
@@ -67,11 +66,14 @@ impl Op {
                 }
                 Step::Result { position } => {
                     let slice = self.slices.get_mut(position as usize)?;
-                    if slice.result_ready.is_empty() {
+                    let Some(first) = slice.result_ready.first() else {
                         self.steps.clear(step);
                         continue;
-                    }
-                    let taken = slice.result_ready.take_first(most / size)?;
+                    };
+                    let room = slice.results.as_ref();
+                    let piece = room.map_or(first, |room| room.piece(first));
+                    let most = self.forms.result.fitting(most, piece.len());
+                    let taken = slice.result_ready.take_first(most)?;
                     if slice.result_ready.is_empty() {
                         self.steps.clear(step);
                     }
@@ -100,23 +102,23 @@ impl Op {
 
     /// Where the receiver shall put it.
     pub(super) fn place(&self, out: Outgoing) -> Place {
-        let (position, size) = match out.step {
-            Step::Partial { position } => (position, self.descriptor.data_type.partial().size()),
-            Step::Result { position } => (position, self.descriptor.data_type.size()),
+        let (position, form) = match out.step {
+            Step::Partial { position } => (position, self.forms.partial),
+            Step::Result { position } => (position, self.forms.result),
         };
+        let slice = self.plan.slice_at(position);
         Place {
-            slice: self.plan.slice_at(position),
-            offset: out.span.start * size as u64,
+            slice,
+            offset: form.bytes(out.span.start - self.origin(slice)),
             // At most a segment.
-            length: (out.span.len() * size as u64) as u32,
+            length: form.bytes(out.span.len()) as u32,
         }
     }
 
-    /// Whether the payload must be computed before it can be sent: contributions of a type whose
-    /// partials are wider.
+    /// Whether the payload must be computed before it can be sent: contributions that are quantised,
+    /// or of a type whose partials are wider.
     pub(super) fn is_computed(&self, out: Outgoing) -> bool {
-        let data_type = self.descriptor.data_type;
-        out.step == Step::Partial { position: 0 } && data_type.partial().size() != data_type.size()
+        out.step == Step::Partial { position: 0 } && !self.forms.fit_in_place()
     }
 
     /// Computes the payload into the front of `buffer`.
@@ -127,7 +129,10 @@ impl Op {
         let (Some(own), Some(to)) = (self.lent.send(start, len), buffer.get_mut(..length)) else {
             return Err(Trouble::Own("a frame outside of the buffers".into()));
         };
-        kernels::start(self.descriptor.data_type, own, to)?;
+        match self.coding {
+            Some(coding) => kernels::encode(coding, own, to)?,
+            None => kernels::start(self.descriptor.data_type, own, to)?,
+        }
         Ok(())
     }
 
@@ -140,17 +145,24 @@ impl Op {
                 Some(room) => room.get(out.span),
                 None => self.lent.recv(start, len),
             },
-            Step::Result { .. } => self.lent.recv(start, len),
+            Step::Result { position } => match &self.slices.get(position as usize)?.results {
+                Some(room) => room.get(out.span),
+                None => self.lent.recv(start, len),
+            },
         }
     }
 
     /// Takes note that a socket has taken all of it. Returns the position of the slice for which
     /// the previous rank is to be told of new room, if so.
     pub(super) fn sent(&mut self, out: Outgoing, rooms: &mut BlockPool) -> Option<u32> {
-        let Step::Partial { position } = out.step else {
-            return None;
-        };
+        let (Step::Partial { position } | Step::Result { position }) = out.step;
         let slice = self.slices.get_mut(position as usize)?;
+        if let Step::Result { .. } = out.step {
+            let room = slice.results.as_mut()?;
+            let _ = slice.result_sent.insert(out.span);
+            room.release(slice.result_sent.end_from(slice.span.start), rooms);
+            return None;
+        }
         // What was taken once cannot be taken again.
         let _ = slice.partial_sent.insert(out.span);
         let gone = slice.gone();
@@ -190,11 +202,11 @@ impl Op {
     /// What to tell the previous rank of the room for a slice: the slice, and the bytes of partials
     /// from its start on that may be sent.
     pub(super) fn grant(&mut self, position: u32) -> Option<(u32, u64)> {
-        let width = self.descriptor.data_type.partial().size() as u64;
+        let form = self.forms.partial;
         let slice = self.slices.get_mut(position as usize)?;
         let gone = slice.gone();
         let granted = slice.room.as_mut()?.grant(gone);
-        Some((slice.index, (granted - slice.span.start) * width))
+        Some((slice.index, form.bytes(granted - slice.span.start)))
     }
 }
 

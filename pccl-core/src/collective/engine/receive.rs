@@ -129,7 +129,7 @@ impl Engine {
         };
         if matches!(
             target,
-            Target::Open | Target::Early | Target::Partial { .. }
+            Target::Open | Target::Early | Target::Partial { .. } | Target::Coded { .. }
         ) && let Err(error) = grow(&mut lane.rx.buffer, header.length as usize)
         {
             return self.fault(id, error.to_string());
@@ -155,6 +155,7 @@ impl Engine {
         let serial = header.to;
         match op.claim(peer, header, &mut self.originals) {
             Ok(part) if header.kind == FrameKind::Partial => Target::Partial { op: serial, part },
+            Ok(part) if op.coding.is_some() => Target::Coded { op: serial, part },
             Ok(part) => Target::Result { op: serial, part },
             Err(trouble) => Target::Refused {
                 op: serial,
@@ -215,15 +216,19 @@ impl Engine {
                 }
             }
             Target::Early => self.early_came(id, peer, &header),
-            Target::Partial { op: serial, part } => {
+            Target::Partial { op: serial, part } | Target::Coded { op: serial, part } => {
                 let payload = lane.rx.buffer.get(..header.length as usize);
                 let Some(op) = self.ops.get_mut(&serial).filter(|op| op.is_running()) else {
                     return;
                 };
                 let payload = payload.unwrap_or_default();
-                let folded = op.fold(part, payload, &mut self.rooms, &mut self.originals);
+                let (rooms, originals) = (&mut self.rooms, &mut self.originals);
+                let taken = match header.kind {
+                    FrameKind::Partial => op.fold(part, payload, rooms, originals),
+                    _ => op.take_result(part, payload, rooms, originals),
+                };
                 self.learn(serial, peer, header.from);
-                match folded {
+                match taken {
                     Ok(()) => self.progress(serial),
                     Err(trouble) => self.fail(serial, trouble, peer),
                 }
@@ -283,7 +288,7 @@ fn rest_of<'a>(
     let length = frame.header.length as usize;
     let rest = length.saturating_sub(frame.filled);
     match &frame.target {
-        Target::Open | Target::Early | Target::Partial { .. } => {
+        Target::Open | Target::Early | Target::Partial { .. } | Target::Coded { .. } => {
             return scratch.get_mut(frame.filled..length).unwrap_or(&mut []);
         }
         Target::Result { op, part } => {

@@ -2,6 +2,7 @@
 
 use super::window::{Room, SMALL_ROOM};
 use crate::collective::ranges::{RangeSet, Span};
+use crate::kernels::Form;
 
 /// One slice as seen from one rank.
 #[derive(Debug)]
@@ -20,24 +21,28 @@ pub(super) struct Slice {
     pub(super) result_in: RangeSet,
     /// Results to be passed on that have not been given to a lane.
     pub(super) result_ready: RangeSet,
+    /// Quantised results that sockets have taken.
+    pub(super) result_sent: RangeSet,
     /// Element up to which the next rank has room for partials.
     pub(super) send_limit: u64,
     /// Where partials wait that do not fit into the receive buffer; none if they do.
     pub(super) room: Option<Room>,
+    /// Where results wait to be passed on, if they travel quantised.
+    pub(super) results: Option<Room>,
 }
 
 impl Slice {
     /// The slice, with the room that each end of an edge has for it in any case: `wide_here` if
-    /// partials wait in room at this rank, `wide_next` if at the next one; `width` is the size of
-    /// a partial element.
+    /// partials wait in room at this rank, `wide_next` if at the next one; `form` is that of
+    /// partials.
     pub(super) fn new(
         index: u32,
         span: Span,
-        width: u64,
+        form: Form,
         wide_here: bool,
         wide_next: bool,
     ) -> Self {
-        let small = span.start.saturating_add(SMALL_ROOM / width.max(1));
+        let small = span.start + form.fitting(SMALL_ROOM, span.len());
         Self {
             index,
             span,
@@ -47,7 +52,9 @@ impl Slice {
             result_in: RangeSet::default(),
             result_ready: RangeSet::default(),
             send_limit: if wide_next { small } else { u64::MAX },
-            room: wide_here.then(|| Room::new(span, width)),
+            result_sent: RangeSet::default(),
+            room: wide_here.then(|| Room::new(span, form)),
+            results: None,
         }
     }
 

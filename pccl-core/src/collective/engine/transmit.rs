@@ -410,7 +410,8 @@ impl Engine {
                 true => u64::MAX,
                 false => STANDING_CREDIT.saturating_sub(used + HEADER_BYTES as u64),
             };
-            let taken = op.take(room.min(u64::from(self.config.segment)));
+            let segment = u64::from(self.config.segment).max(op.forms.longest_cell());
+            let taken = op.take(room.min(segment));
             if op.steps.has_partials()
                 && let Some(link) = op.next()
             {
@@ -432,7 +433,9 @@ impl Engine {
             let Some(op) = self.ops.get_mut(&serial) else {
                 continue;
             };
-            let taken = op.take(u64::from(self.config.segment));
+            // A segment too small for one block of codes would carry nothing.
+            let segment = u64::from(self.config.segment).max(op.forms.longest_cell());
+            let taken = op.take(segment);
             let more = !op.steps.is_empty() && op.is_running();
             if let Some(link) = op.next() {
                 link.queued = more;

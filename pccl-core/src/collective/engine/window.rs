@@ -1,26 +1,31 @@
-//! Room for partials that are wider than their elements, and how it is granted. (Rule 7)
+//! Room for what cannot wait in the receive buffer: partials that are wider than their elements, and
+//! all quantised data; and how room for partials is granted. (Rule 7)
 //!
-//! Such partials cannot wait in the receive buffer, so they wait in room of their own. A rank
+//! Such partials wait in room of their own. A rank
 //! passes on n-2 slices; each has room by itself, because a slice waits for nobody but the same
 //! slice one rank further on, and at its end the owner needs no room: so there is no circle in
 //! which ranks could wait for one another.
 //!
 //! Room is granted like a window that slides over the slice: partials may come up to a capacity
 //! beyond the first element that has not gone on yet.
+//!
+//! Quantised results wait in room without a window until they have been passed on, as others do in
+//! the receive buffer: at worst the whole of what an operation gives, which is less than that buffer.
 
 use std::collections::VecDeque;
 
 use super::scratch::{BlockPool, NoMemory};
 use crate::collective::ranges::Span;
+use crate::kernels::Form;
 
 /// Room of one slice.
 #[derive(Debug)]
 pub(super) struct Room {
     /// The slice.
     span: Span,
-    /// Bytes of one partial element.
-    width: u64,
-    /// Elements that it may hold.
+    /// How data lies in it; ranges of it begin and end as cells do.
+    form: Form,
+    /// Bytes that it may hold.
     capacity: u64,
     /// Element up to which the sender may send.
     granted: u64,
@@ -34,13 +39,12 @@ pub(super) struct Room {
 
 impl Room {
     /// The small room that an operation owns in any case, for the slice `span`.
-    pub(super) fn new(span: Span, width: u64) -> Self {
-        let capacity = SMALL_ROOM / width.max(1);
+    pub(super) fn new(span: Span, form: Form) -> Self {
         Self {
             span,
-            width,
-            capacity,
-            granted: span.end.min(span.start.saturating_add(capacity)),
+            form,
+            capacity: SMALL_ROOM,
+            granted: span.start + form.fitting(SMALL_ROOM, span.len()),
             queued: false,
             first: 0,
             blocks: VecDeque::new(),
@@ -54,7 +58,7 @@ impl Room {
 
     /// Sets the capacity, in bytes; room that has been granted stays granted.
     pub(super) fn set_capacity(&mut self, bytes: u64) {
-        self.capacity = self.capacity.max(bytes / self.width.max(1));
+        self.capacity = self.capacity.max(bytes);
     }
 
     /// Whether a grant is worth sending, now that everything before `gone` has been passed on.
@@ -65,7 +69,7 @@ impl Room {
         // Small steps would cost a frame each; the last one is not worth waiting for.
         let due = !self.queued
             && more > 0
-            && (limit == self.span.end || more >= self.capacity / GRANT_FRACTION);
+            && (limit == self.span.end || more >= self.form.whole(self.capacity) / GRANT_FRACTION);
         self.queued |= due;
         due
     }
@@ -104,7 +108,7 @@ impl Room {
         let Some((block, range)) = self.place(piece) else {
             return Ok(None);
         };
-        let useful = (self.span.end - piece.start) * self.width + range.start as u64;
+        let useful = self.form.bytes(self.span.end - piece.start) + range.start as u64;
         if self.blocks.len() <= block {
             self.blocks.resize_with(block + 1, Vec::new);
         }
@@ -134,19 +138,20 @@ impl Room {
     }
 
     fn limit(&self, gone: u64) -> u64 {
-        self.span.end.min(gone.saturating_add(self.capacity))
+        let rest = self.span.end.saturating_sub(gone);
+        gone + self.form.fitting(self.capacity, rest)
     }
 
     fn place(&self, piece: Span) -> Option<(usize, std::ops::Range<usize>)> {
         let at = piece.start.checked_sub(self.span.start)?;
         let block = (at / self.block_elements()).checked_sub(self.first)?;
-        let start = at % self.block_elements() * self.width;
-        let end = start + piece.len() * self.width;
+        let start = self.form.bytes(at % self.block_elements());
+        let end = start + self.form.bytes(piece.len());
         Some((block as usize, start as usize..end as usize))
     }
 
     fn block_elements(&self) -> u64 {
-        SMALL_ROOM / self.width.max(1)
+        self.form.whole(SMALL_ROOM).max(1)
     }
 }
 
@@ -199,7 +204,7 @@ mod tests {
 
     #[test]
     fn grants_slide_with_what_has_gone_on() {
-        let mut room = Room::new(SPAN, 4);
+        let mut room = Room::new(SPAN, Form::plain(4));
         let capacity = SMALL_ROOM / 4;
         assert_eq!(room.granted(), 100 + capacity);
         assert!(!room.is_due(100));
@@ -215,7 +220,7 @@ mod tests {
     #[test]
     fn memory_follows_the_window() {
         let mut pool = BlockPool::new(SMALL_ROOM as usize, 1 << 20);
-        let mut room = Room::new(SPAN, 4);
+        let mut room = Room::new(SPAN, Form::plain(4));
         let elements = SMALL_ROOM / 4;
         let all = Span::new(100 + elements - 2, 100 + elements + 3);
         let piece = room.piece(all);
@@ -227,6 +232,22 @@ mod tests {
         room.release(100 + elements, &mut pool);
         assert_eq!(room.get(rest), Some(&[2; 12][..]));
         assert_eq!(room.get(piece), None);
+    }
+
+    #[test]
+    fn blocks_of_codes_are_never_cut() {
+        let mut pool = BlockPool::new(SMALL_ROOM as usize, 1 << 20);
+        let form = Form::blocks(256, 8, 1);
+        let mut room = Room::new(Span::new(100, 1_000_000), form);
+        assert_eq!((room.granted() - 100) % 256, 0);
+        let in_one = room.piece(Span::new(100, 1_000_000));
+        assert_eq!(in_one.len() % 256, 0);
+        assert!(form.bytes(in_one.len()) <= SMALL_ROOM);
+        let last = Span::new(in_one.end - 256, in_one.end);
+        room.get_mut(last, &mut pool).unwrap().unwrap().fill(3);
+        assert_eq!(room.get(last), Some(&[3; 264][..]));
+        let next = Span::new(in_one.end, in_one.end + 10);
+        assert_eq!(room.get_mut(next, &mut pool).unwrap().unwrap().len(), 18);
     }
 
     #[test]

@@ -508,6 +508,12 @@ impl Peer {
             }
             .into());
         }
+        if let Some(quantization) = descriptor.quantization
+            && let Some(why) = quantization.refusal(descriptor.data_type, descriptor.op)
+        {
+            let name = "quantization";
+            return Err(UsageError::Argument { name, why }.into());
+        }
         if self.shown.attributes().group_world_size < 2 {
             return Err(Error::TooFewPeers);
         }

@@ -199,6 +199,7 @@ mod tests {
             count: 0,
             data_type: DataType::U8,
             op: ReduceOp::Sum,
+            quantization: None,
         };
         let tag = Tag(1);
         let mut calls = Calls::default();

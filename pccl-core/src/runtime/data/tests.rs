@@ -149,6 +149,7 @@ fn start(member: &Member, group: &GroupView, tag: u64, buffers: &mut OwnedBuffer
             count: lent.len() as u64 / 4,
             data_type: DataType::U32,
             op: ReduceOp::Sum,
+            quantization: None,
         },
         group: group.clone(),
         own: member.id,

@@ -72,6 +72,7 @@ fn report() -> Report {
                 count: 1000,
                 data_type: DataType::F32,
                 op: ReduceOp::Avg,
+                quantization: None,
             },
             digest: Digest(1),
         },

@@ -31,6 +31,7 @@ fn midway(seed: u64) -> Case {
         } as u64,
         data_type: rng.one_of(&DataType::ALL),
         op: rng.one_of(&ReduceOp::ALL),
+        quantization: None,
     };
     let mut case = Case {
         contributions: contributions(&mut rng, n, descriptor),

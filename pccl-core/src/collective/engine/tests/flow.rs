@@ -14,6 +14,7 @@ fn sum(data_type: DataType, count: u64) -> ReduceDescriptor {
         count,
         data_type,
         op: ReduceOp::Sum,
+        quantization: None,
     }
 }
 

@@ -6,7 +6,9 @@ use super::harness::{config, feed, frame, member, name};
 use crate::collective::buffers::OwnedBuffers;
 use crate::collective::engine::{Engine, EngineEvent, StartReduce};
 use crate::ids::{CallId, Epoch, LaneId, Serial, Time, Token};
-use crate::types::{DataType, ReduceDescriptor, ReduceOp};
+use crate::types::{
+    DataType, Quantization, QuantizationAlgorithm, QuantizedType, ReduceDescriptor, ReduceOp,
+};
 use crate::wire::control::{GroupView, MemberInfo};
 use crate::wire::lane::{DataHeader, FrameKind, OpenFrame};
 use crate::wire::reason::RequestCause;
@@ -16,6 +18,16 @@ const SUM: ReduceDescriptor = ReduceDescriptor {
     count: 30,
     data_type: DataType::F32,
     op: ReduceOp::Sum,
+    quantization: None,
+};
+
+const QUANTIZED: ReduceDescriptor = ReduceDescriptor {
+    count: 1_800,
+    quantization: Some(Quantization {
+        algorithm: QuantizationAlgorithm::MinMax,
+        to: QuantizedType::U8,
+    }),
+    ..SUM
 };
 
 /// An engine at rank 0 of three with one operation open (serial 1), and a lane from the previous
@@ -187,6 +199,7 @@ fn more_than_the_granted_room_is_refused() {
         count: 300_000,
         data_type: DataType::F16,
         op: ReduceOp::Sum,
+        quantization: None,
     };
     let mut victim = Victim::new(wide);
     victim.engine.lending = super::super::window::Lending::new(0);
@@ -202,6 +215,41 @@ fn more_than_the_granted_room_is_refused() {
     }
     victim.feed(&frame(partial(300_000 * 4 - 64), &[0; 64]));
     assert!(victim.bad_frame().unwrap().contains("granted"));
+}
+
+#[test]
+fn quantised_frames_that_do_not_fit_fail_the_operation_and_name_the_sender() {
+    let result = DataHeader {
+        kind: FrameKind::Result,
+        ..partial(0)
+    };
+    // Slice 2 has two blocks of 256 elements, 264 bytes each, and one of 88.
+    let block = |from: u64| frame(partial(from), &[0; 264]);
+    let cases: [(&str, Vec<Vec<u8>>); 8] = [
+        ("cuts elements", vec![block(8)]),
+        ("cuts elements", vec![frame(partial(0), &[0; 8])]),
+        ("cuts blocks", vec![block(18)]),
+        ("cuts blocks", vec![frame(partial(0), &[0; 18])]),
+        ("outside", vec![block(2 * 264)]),
+        ("overlaps", vec![block(0), frame(partial(0), &[0; 528])]),
+        (
+            "impossible parameters",
+            vec![frame(partial(0), &[255; 264])],
+        ),
+        ("has not left", vec![frame(result, &[0; 264])]),
+    ];
+    for (why, frames) in cases {
+        let mut victim = Victim::new(QUANTIZED);
+        for bytes in frames {
+            victim.feed(&bytes);
+        }
+        let what = victim.bad_frame().unwrap();
+        assert!(what.contains(why), "{what:?} does not say {why:?}");
+        assert!(victim.gives_back());
+    }
+    let mut victim = Victim::new(QUANTIZED);
+    victim.feed(&[block(264), frame(partial(2 * 264), &[0; 96]), block(0)].concat());
+    assert_eq!(victim.bad_frame(), None);
 }
 
 #[test]
@@ -302,6 +350,8 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let payload = prop_oneof![
         (0usize..10).prop_map(|n| vec![1; 4 * n]),
         prop::collection::vec(any::<u8>(), 0..70),
+        // A slice of ten codes.
+        prop::collection::vec(any::<u8>(), 18),
         (0u64..4, 0u64..3).prop_map(|(tag, attempt)| {
             let mut frame = open_frame();
             frame.op.key.tag.0 = tag;
@@ -341,10 +391,11 @@ proptest! {
     #[test]
     fn frames_in_any_order_never_panic_and_never_harm(
         frames in prop::collection::vec(any_frame(), 0..40),
-        wide in any::<bool>(),
+        form in 0..3,
     ) {
-        let data_type = if wide { DataType::F16 } else { DataType::F32 };
-        let mut victim = Victim::new(ReduceDescriptor { data_type, ..SUM });
+        let data_type = if form == 1 { DataType::F16 } else { DataType::F32 };
+        let quantization = if form == 2 { QUANTIZED.quantization } else { None };
+        let mut victim = Victim::new(ReduceDescriptor { data_type, quantization, ..SUM });
         for bytes in frames {
             victim.feed(&bytes);
             for lane in [LANE, LaneId(2)] {

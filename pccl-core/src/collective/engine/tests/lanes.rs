@@ -14,6 +14,7 @@ const SUM: ReduceDescriptor = ReduceDescriptor {
     count: 5000,
     data_type: DataType::F32,
     op: ReduceOp::Sum,
+    quantization: None,
 };
 
 fn inputs(seed: u64, n: usize) -> Vec<Vec<u8>> {

@@ -8,5 +8,6 @@ mod hostile;
 mod lanes;
 #[cfg(feature = "sim")]
 mod planted;
+mod quantized;
 mod reduce;
 mod reference;

@@ -21,6 +21,7 @@ fn nobody_is_done_alone() {
         count: 0,
         data_type: DataType::F32,
         op: ReduceOp::Sum,
+        quantization: None,
     };
     net.start(0, 1, nothing, Vec::new(), false);
     net.settle();

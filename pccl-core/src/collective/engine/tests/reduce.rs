@@ -1,9 +1,10 @@
 //! The result is the right one, whatever the network does.
 
 use super::harness::{Net, Rng, config};
-use super::reference::{numbers, reduce};
+use super::reference::{numbers, reduce, reduce_quantized};
 use crate::collective::engine::EngineConfig;
 use crate::ids::CallId;
+use crate::kernels::Coding;
 use crate::types::{DataType, ReduceDescriptor, ReduceOp};
 
 /// Runs one operation with everything else random, and checks all there is to check.
@@ -31,7 +32,7 @@ pub(super) fn check(seed: u64, n: usize, descriptor: ReduceDescriptor, configs: 
         }
     }
     net.settle();
-    let expected = reduce(descriptor.data_type, descriptor.op, &contributions);
+    let expected = expected(&descriptor, &contributions);
     let mut digests = Vec::new();
     for (at, call) in calls {
         let (op, stats) = net.finish(at, call, true);
@@ -53,6 +54,13 @@ pub(super) fn check(seed: u64, n: usize, descriptor: ReduceDescriptor, configs: 
     assert_eq!(digests.len(), 1, "{descriptor}, {n}, seed {seed}");
 }
 
+fn expected(descriptor: &ReduceDescriptor, contributions: &[Vec<u8>]) -> Vec<u8> {
+    match Coding::of(descriptor) {
+        Some(coding) => reduce_quantized(coding, descriptor.op, contributions),
+        None => reduce(descriptor.data_type, descriptor.op, contributions),
+    }
+}
+
 fn random_configs(rng: &mut Rng, n: usize) -> Vec<EngineConfig> {
     let sizes = [8, 16, 24, 64, 256, 1024];
     (0..n).map(|_| config(rng.one_of(&sizes))).collect()
@@ -67,6 +75,7 @@ pub(super) fn sums_of_f32_are_right() {
             count: rng.below(200) as u64,
             data_type: DataType::F32,
             op: ReduceOp::Sum,
+            quantization: None,
         };
         let configs = random_configs(&mut rng, n);
         check(seed, n, descriptor, &configs);
@@ -84,6 +93,7 @@ fn all_types_and_operators_are_right_in_rings_of_two_to_five() {
                         count,
                         data_type,
                         op,
+                        quantization: None,
                     };
                     let configs = random_configs(&mut rng, n);
                     check(rng.next(), n, descriptor, &configs);
@@ -102,6 +112,7 @@ fn larger_operations_wait_for_the_open_and_are_right() {
                 count: 90_001,
                 data_type,
                 op: ReduceOp::Avg,
+                quantization: None,
             };
             let sizes = [4 << 10, 64 << 10, 1 << 20];
             let configs: Vec<_> = (0..n).map(|_| config(rng.one_of(&sizes))).collect();
@@ -117,6 +128,7 @@ fn one_rank_alone_gets_its_own_contribution() {
             count: 100_000,
             data_type: DataType::BF16,
             op,
+            quantization: None,
         };
         let mut rng = Rng::new(4);
         let mut net = Net::new(4, &[config(64)], &[]);

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use crate::kernels::{self, Coding};
 use crate::types::{DataType, ReduceOp};
 
 /// Result over the contributions of all ranks.
@@ -20,6 +21,32 @@ pub(super) fn reduce(data_type: DataType, op: ReduceOp, contributions: &[Vec<u8>
         DataType::F32 => all::<f32>(op, contributions),
         DataType::F64 => all::<f64>(op, contributions),
     }
+}
+
+/// The same of data that travels quantised: the kernels, slice by slice, with nothing in between.
+pub(super) fn reduce_quantized(coding: Coding, op: ReduceOp, contributions: &[Vec<u8>]) -> Vec<u8> {
+    let n = contributions.len();
+    let size = coding.data_type().size();
+    let count = contributions[0].len() / size;
+    let (base, longer) = (count / n, count % n);
+    let mut out = vec![0; count * size];
+    for slice in 0..n {
+        let start = (slice * base + slice.min(longer)) * size;
+        let length = base + usize::from(slice < longer);
+        let range = start..start + length * size;
+        let own = |hop: usize| &contributions[(slice + hop) % n][range.clone()];
+        let mut coded = vec![0; coding.form().bytes(length as u64) as usize];
+        kernels::encode(coding, own(0), &mut coded).unwrap();
+        for hop in 1..n - 1 {
+            let incoming = coded.clone();
+            kernels::fold_quantized(coding, op, &incoming, own(hop), &mut coded).unwrap();
+        }
+        let (incoming, n) = (coded.clone(), n as u32);
+        let last = own(n as usize - 1);
+        kernels::fold_finish_quantized(coding, op, n, &incoming, last, &mut coded).unwrap();
+        kernels::decode(coding, &coded, &mut out[range.clone()]).unwrap();
+    }
+    out
 }
 
 /// Bytes of numbers that are worth reducing: small ones, so that floats do not all overflow, with

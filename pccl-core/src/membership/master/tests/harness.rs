@@ -56,6 +56,7 @@ pub(super) fn body(count: u64) -> OpBody {
         count,
         data_type: DataType::F32,
         op: ReduceOp::Sum,
+        quantization: None,
     };
     OpBody::Reduce {
         descriptor,

@@ -224,6 +224,7 @@ const DESCRIPTOR: ReduceDescriptor = ReduceDescriptor {
     count: 10,
     data_type: DataType::F32,
     op: ReduceOp::Sum,
+    quantization: None,
 };
 
 fn parameters() -> RunParameters {

@@ -370,6 +370,38 @@ fn calls_that_cannot_be_made_are_refused_here() {
 }
 
 #[test]
+fn quantisation_that_makes_no_sense_is_refused_locally() {
+    use crate::types::{DataType, QuantizationAlgorithm, QuantizedType};
+    let mut rig = Rig::member(7, &RING);
+    let quantization = ReduceOp::Max
+        .quantized(QuantizationAlgorithm::ZeroPointScale, QuantizedType::I8)
+        .quantization;
+    for (data_type, op) in [
+        (DataType::F32, ReduceOp::Max),
+        (DataType::I32, ReduceOp::Sum),
+    ] {
+        let descriptor = ReduceDescriptor {
+            data_type,
+            op,
+            quantization,
+            ..DESCRIPTOR
+        };
+        let tag = Tag(1);
+        let (_, outputs) = rig.call(Request::Reduce { tag, descriptor });
+        assert!(matches!(
+            outputs[..],
+            [PeerOutput::Complete {
+                result: Err(Error::Usage(UsageError::Argument {
+                    name: "quantization",
+                    ..
+                })),
+                ..
+            }]
+        ));
+    }
+}
+
+#[test]
 fn open_and_remembered_uses_are_limited() {
     let mut rig = Rig::member(7, &RING);
     for tag in 0..1024 {
