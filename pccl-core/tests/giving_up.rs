@@ -76,7 +76,10 @@ fn a_vote_can_be_taken_back() {
         let (_master, members) = group(2);
         let options = CallOptions::within(Duration::from_millis(100));
         let alone = members[0].update_topology_with(options);
+        let other = members[1].member_id().unwrap();
+        let words = format!("{alone:?}");
         assert_eq!(cause(alone), RequestCause::TimedOut);
+        assert!(words.contains(&format!("Calls([{other:?}])")), "{words}");
         let other = members[1].update_topology();
         assert_eq!(cause(other), RequestCause::TimedOut);
         each(&members, |_, m| m.update_topology().unwrap());

@@ -42,6 +42,8 @@ fn all_calls_fail_at_once_and_later_ones_too() {
         });
         master.join().unwrap();
         each(&members, |_, m| {
+            let late = m.update_topology();
+            assert!(matches!(late, Err(Error::MasterStopped { .. })), "{late:?}");
             assert!(
                 m.all_reduce_in_place(&mut [0u8; 10], ReduceOp::Sum, Tag(0))
                     .is_err()

@@ -197,7 +197,7 @@ impl About {
 fn peer_of(reason: &AbortReason) -> Option<u64> {
     match reason {
         AbortReason::MemberLost { member, .. } => Some(member.0),
-        AbortReason::Requested { by, cause } => match cause {
+        AbortReason::Requested { by, cause, .. } => match cause {
             RequestCause::LaneDied { peer, .. } | RequestCause::BadFrame { peer, .. } => {
                 Some(peer.0)
             }

@@ -146,6 +146,8 @@ pub enum AbortReason {
         by: MemberId,
         /// Why.
         cause: RequestCause,
+        /// Without whom the call could not end. Apart, so that errors stay small.
+        missing: Box<Missing>,
     },
     /// Members disagree on what the operation is.
     Mismatch {
@@ -177,6 +179,39 @@ pub enum AbortReason {
     },
 }
 
+/// Whom a call was waiting for when somebody gave it up, as the master knew it; the first few of
+/// many.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum Missing {
+    /// It was not given up for want of anybody.
+    #[default]
+    Nobody,
+    /// These had not made the call.
+    Calls(Vec<MemberId>),
+    /// All had made it; these did not have the result yet.
+    Results(Vec<MemberId>),
+}
+
+impl Missing {
+    /// The members themselves.
+    pub fn members(&self) -> &[MemberId] {
+        match self {
+            Self::Nobody => &[],
+            Self::Calls(members) | Self::Results(members) => members,
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nobody => Ok(()),
+            Self::Calls(members) => write!(f, "; not called by {members:?}"),
+            Self::Results(members) => write!(f, "; called by all, but no result at {members:?}"),
+        }
+    }
+}
+
 impl AbortReason {
     /// Whether a retry is pointless since the members' programs disagree.
     pub fn is_mismatch(&self) -> bool {
@@ -197,7 +232,9 @@ impl fmt::Display for AbortReason {
                 "it was opened for membership {opened}, which had already changed to {present}; \
                  read the world size and call again"
             ),
-            Self::Requested { by, cause } => write!(f, "member {by} gave up: {cause}"),
+            Self::Requested { by, cause, missing } => {
+                write!(f, "member {by} gave up: {cause}{missing}")
+            }
             Self::Mismatch { versions } => {
                 f.write_str("the members' calls differ:")?;
                 for (what, who) in versions {

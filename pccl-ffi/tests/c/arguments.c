@@ -128,6 +128,7 @@ static void connecting(void) {
         /* The master goes first: what needs it fails, what does not works, and the end is clean. */
         stop_master(next);
         EXPECT(pcclUpdateTopologyFailed, pcclUpdateTopology(comm));
+        REQUIRE(strstr(pcclGetLastError(), "was stopped") != NULL);
         REQUIRE(attribute(comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) == 1);
         OK(pcclDestroyCommunicator(comm));
     }

@@ -8,7 +8,7 @@ use crate::ids::{Digest, MemberId, PeerGroup, Serial};
 use crate::planted::{Bug, planted};
 use crate::types::OpKind;
 use crate::wire::control::{AbortRequest, Done, Down, OpBody, OpName, Open, Outcome, Verdict};
-use crate::wire::reason::{AbortReason, EvictReason, RequestCause};
+use crate::wire::reason::{AbortReason, EvictReason, Missing, RequestCause};
 
 impl Master {
     /// A member begins a use.
@@ -171,17 +171,46 @@ impl Master {
                             entry.parked.get_or_insert((id, cause));
                         }
                     }
-                    None => self.abort(number, use_id, AbortReason::Requested { by: id, cause }),
+                    None => self.abort_requested(number, use_id, id, cause),
                 }
             }
-            cause => self.abort(number, use_id, AbortReason::Requested { by: id, cause }),
+            cause => self.abort_requested(number, use_id, id, cause),
         }
+    }
+
+    /// Aborts a use since a member asked for it.
+    fn abort_requested(
+        &mut self,
+        group: PeerGroup,
+        use_id: UseId,
+        by: MemberId,
+        cause: RequestCause,
+    ) {
+        let missing = Box::new(match cause {
+            RequestCause::TimedOut | RequestCause::Cancelled => self.missing(group, use_id),
+            _ => Missing::Nobody,
+        });
+        self.abort(group, use_id, AbortReason::Requested { by, cause, missing });
+    }
+
+    /// Without whom a use cannot end.
+    fn missing(&self, group: PeerGroup, use_id: UseId) -> Missing {
+        let group = self.groups.get(&group);
+        let Some((g, entry)) = group.and_then(|g| Some((g, g.uses.get(use_id)?))) else {
+            return Missing::Nobody;
+        };
+        let ring = || g.ring.iter().copied();
+        let not_opened = few(ring().filter(|id| !entry.opened.contains_key(id)));
+        if !not_opened.is_empty() {
+            return Missing::Calls(not_opened);
+        }
+        Missing::Results(few(ring().filter(|id| !entry.done.contains_key(id))))
     }
 
     /// Carries out an abort request that waited, if the use is still open.
     pub(super) fn abort_parked(&mut self, group: PeerGroup, use_id: UseId) {
         if let Some((by, cause)) = self.use_mut(group, use_id).and_then(|e| e.parked.take()) {
-            self.abort(group, use_id, AbortReason::Requested { by, cause });
+            self.abort_requested(group, use_id, by, cause);
         }
     }
 

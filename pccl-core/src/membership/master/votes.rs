@@ -13,7 +13,7 @@ use crate::ids::{MemberId, PeerGroup, Round};
 use crate::planted::{Bug, planted};
 use crate::types::UnanimousCall;
 use crate::wire::control::{Down, GroupView, Stamp, VoteName};
-use crate::wire::reason::{AbortReason, RequestCause, WaitsIn};
+use crate::wire::reason::{AbortReason, Missing, RequestCause, WaitsIn};
 
 /// Failed tries of which reason and stamps are kept. Who comes with an older one gets those of
 /// the oldest kept: it fails all the same, and what it learns of the run is only newer.
@@ -184,7 +184,14 @@ impl Master {
         let sort = Sort::of(vote.call);
         if self.votes.cast.get(&id) == Some(&vote) {
             let cause = cause.shortened();
-            self.fail_votes(sort, id, AbortReason::Requested { by: id, cause });
+            let missing = Box::new(match cause {
+                RequestCause::TimedOut | RequestCause::Cancelled => {
+                    Missing::Calls(self.not_voted())
+                }
+                _ => Missing::Nobody,
+            });
+            let by = id;
+            self.fail_votes(sort, id, AbortReason::Requested { by, cause, missing });
         }
     }
 
@@ -364,9 +371,7 @@ impl Master {
         let Some((_, first)) = waiting.first().copied() else {
             return;
         };
-        let lacks = |id: &MemberId| !self.votes.cast.contains_key(id);
-        let members = self.nodes.iter().filter(|(_, node)| node.accepted);
-        let missing = few(members.map(|(id, _)| *id).filter(lacks));
+        let missing = self.not_voted();
         let waits = format!("{} members in {}", waiting.len(), first.call);
         self.event(Event::Waiting {
             waits,
@@ -378,6 +383,13 @@ impl Master {
         }
         let next = self.now + super::heartbeat::WARN_AGAIN;
         self.timers.set(timer, next);
+    }
+
+    /// The first few members that wait in no unanimous call.
+    fn not_voted(&self) -> Vec<MemberId> {
+        let lacks = |id: &MemberId| !self.votes.cast.contains_key(id);
+        let members = self.nodes.iter().filter(|(_, node)| node.accepted);
+        few(members.map(|(id, _)| *id).filter(lacks))
     }
 
     /// Planted bug of rule 1: votes do not survive a change of the view.

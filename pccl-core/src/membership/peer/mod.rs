@@ -236,9 +236,9 @@ impl Peer {
 
     fn on_call(&mut self, call: CallId, request: Request, limit: Option<Duration>, now: Time) {
         match request {
-            Request::Connect => self.join(call, limit, now),
+            Request::Connect => self.join(call, limit, false, now),
             Request::Vote(UnanimousCall::UpdateTopology) if self.must_rejoin() => {
-                self.join(call, limit, now);
+                self.join(call, limit, true, now);
             }
             Request::Vote(what) => self.vote(call, what, limit, now),
             Request::Reduce { tag, descriptor } => self.reduce(call, tag, descriptor, limit, now),

@@ -16,7 +16,7 @@ use crate::types::{OpKey, OpKind, ReduceDescriptor};
 use crate::wire::control::{
     AbortRequest, Done, OpBody, OpName, OpReport, Open, Outcome, Stamp, SyncPlan, Up, Verdict,
 };
-use crate::wire::reason::{AbortReason, RequestCause, WaitsIn};
+use crate::wire::reason::{AbortReason, Missing, RequestCause, WaitsIn};
 
 /// Uses that are open, and what is remembered of those that failed.
 #[derive(Clone, Debug, Default)]
@@ -379,7 +379,8 @@ impl Peer {
                 && let (Some(by), Some(op)) = (self.own_id(), self.ops.open.remove(&key))
             {
                 let cause = RequestCause::TimedOut;
-                let outcome = Outcome::Abort(AbortReason::Requested { by, cause });
+                let missing = Box::new(Missing::Nobody);
+                let outcome = Outcome::Abort(AbortReason::Requested { by, cause, missing });
                 self.ops
                     .attempts
                     .insert(key, op.open.op.attempt.saturating_add(1));

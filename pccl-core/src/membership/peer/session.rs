@@ -275,7 +275,13 @@ impl Peer {
                     name: self.settings.name.clone(),
                     reason: reason.clone(),
                 }));
-                self.leave_run(Error::Refused { address, reason }, now);
+                let stopping = reason == RefuseReason::Stopping;
+                let refused = Error::Refused { address, reason };
+                let error = match &self.standing {
+                    Standing::Joining(joining) if stopping => joining.told(refused),
+                    _ => refused,
+                };
+                self.leave_run(error, now);
             }
             ControlReply::Evicted {
                 run,

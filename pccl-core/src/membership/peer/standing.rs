@@ -24,6 +24,20 @@ pub(super) struct Joining {
     failure: Option<Error>,
     /// Why the peer was out before, to be out for the same reason if it cannot join.
     before: Option<Error>,
+    /// Whether the user did not ask to join, but called as a member does. (Rule 18)
+    again: bool,
+}
+
+impl Joining {
+    /// What the user is told of a failure to reach the master. Who calls as a member does, and has
+    /// not heard yet that the master was stopped, learns that: nobody answering is only what comes
+    /// of it.
+    pub(super) fn told(&self, error: Error) -> Error {
+        match &self.before {
+            Some(stopped @ Error::MasterStopped { .. }) if self.again => stopped.clone(),
+            _ => error,
+        }
+    }
 }
 
 /// A call that leaves the run.
@@ -36,7 +50,7 @@ pub(super) struct Leaving {
 
 impl Peer {
     /// The user connects, or an evicted peer calls `update_topology`.
-    pub(super) fn join(&mut self, call: CallId, limit: Option<Duration>, now: Time) {
+    pub(super) fn join(&mut self, call: CallId, limit: Option<Duration>, again: bool, now: Time) {
         let before = match &self.standing {
             Standing::Out(before) => before.clone(),
             Standing::Joining(_) => {
@@ -56,6 +70,7 @@ impl Peer {
             impatient: limit.is_none(),
             failure: None,
             before,
+            again,
         });
         self.dial_master(now);
     }
@@ -69,7 +84,8 @@ impl Peer {
         // No retry helps against an address that cannot be used.
         let ends = joining.impatient || matches!(error, Error::Usage(_));
         if ends {
-            self.leave_run(error.clone(), now);
+            let error = joining.told(error.clone());
+            self.leave_run(error, now);
         }
         ends
     }
@@ -82,14 +98,13 @@ impl Peer {
         let error = if self.identity.is_some() || cause != RequestCause::TimedOut {
             Error::NotAdmitted(cause)
         } else {
-            joining
-                .failure
-                .take()
-                .unwrap_or_else(|| Error::Unreachable {
-                    address: self.settings.master_address.clone(),
-                    phase: ConnectPhase::Dial,
-                    cause: "no answer within the time limit of the call".into(),
-                })
+            let silence = || Error::Unreachable {
+                address: self.settings.master_address.clone(),
+                phase: ConnectPhase::Dial,
+                cause: "no answer within the time limit of the call".into(),
+            };
+            let failure = joining.failure.take().unwrap_or_else(silence);
+            joining.told(failure)
         };
         if self.identity.is_some() {
             self.send(Up::Leave);

@@ -177,7 +177,7 @@ mod tests {
     use crate::ids::Tag;
     use crate::runtime::calls::{self, Ticket};
     use crate::types::{DataType, OpKind, ReduceDescriptor, ReduceOp};
-    use crate::wire::reason::{AbortReason, RequestCause};
+    use crate::wire::reason::{AbortReason, Missing, RequestCause};
 
     /// Says at the end of a loan whether its user's thread could run already.
     struct Loan(Ticket, Sender<bool>);
@@ -213,12 +213,17 @@ mod tests {
         let (mut calls, ticket, early) = open();
         let cause = RequestCause::Cancelled;
         let by = crate::ids::MemberId(1);
+        let missing = Box::new(Missing::Nobody);
         let ending = Ending {
             key: OpKey {
                 kind: OpKind::Collective,
                 tag: Tag(1),
             },
-            outcome: Ok(Outcome::Abort(AbortReason::Requested { by, cause })),
+            outcome: Ok(Outcome::Abort(AbortReason::Requested {
+                by,
+                cause,
+                missing,
+            })),
             stamp: Stamp::default(),
         };
         assert!(!calls.ending(CALL, ending));

@@ -1,11 +1,11 @@
 //! OPEN, DONE, verdicts and how long they are kept. (Rules 1, 2, 4, 5)
 
 use super::harness::*;
-use crate::ids::{Epoch, Serial};
+use crate::ids::{Epoch, MemberId, Serial};
 use crate::membership::master::MasterInput;
 use crate::types::OpKind;
 use crate::wire::control::{Done, Down, Open, Outcome, Up};
-use crate::wire::reason::{AbortReason, EvictReason, RequestCause};
+use crate::wire::reason::{AbortReason, EvictReason, Missing, RequestCause};
 
 fn quoting(counter: u64) -> Serial {
     Serial {
@@ -84,6 +84,32 @@ fn results_that_differ_abort_and_name_the_odd_ones() {
 }
 
 #[test]
+fn who_had_not_called_or_not_finished_is_named_when_time_is_up() {
+    fn missing(world: &mut World, id: MemberId) -> Missing {
+        match world.outcome(id) {
+            Outcome::Abort(AbortReason::Requested { missing, .. }) => *missing,
+            other => panic!("{other:?}"),
+        }
+    }
+    let (mut world, ids) = World::of(2);
+    world.open(ids[0], 1, 0);
+    world.give_up(ids[0], 1, 0, RequestCause::TimedOut);
+    assert_eq!(missing(&mut world, ids[0]), Missing::Calls(vec![ids[1]]));
+    for id in &ids {
+        world.open(*id, 2, 0);
+    }
+    world.done(ids[1], 2, 0);
+    world.give_up(ids[1], 2, 0, RequestCause::Cancelled);
+    for id in &ids {
+        assert_eq!(missing(&mut world, *id), Missing::Results(vec![ids[0]]));
+    }
+    // Somebody who leaves is the whole reason.
+    world.open(ids[0], 3, 0);
+    world.give_up(ids[0], 3, 0, RequestCause::Destroyed);
+    assert_eq!(missing(&mut world, ids[0]), Missing::Nobody);
+}
+
+#[test]
 fn a_request_aborts_for_all_and_is_remembered_for_who_has_not_opened() {
     let (mut world, ids) = World::of(3);
     world.open(ids[0], 1, 0);
@@ -93,6 +119,7 @@ fn a_request_aborts_for_all_and_is_remembered_for_who_has_not_opened() {
     let reason = AbortReason::Requested {
         by: ids[0],
         cause: RequestCause::TimedOut,
+        missing: Box::new(Missing::Calls(vec![ids[2]])),
     };
     assert_eq!(verdict.outcome, Outcome::Abort(reason));
     assert_eq!(world.verdict(ids[1]), verdict);

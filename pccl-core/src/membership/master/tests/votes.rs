@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::ids::Round;
 use crate::types::UnanimousCall;
 use crate::wire::control::{Down, Up, VoteName};
-use crate::wire::reason::{AbortReason, RequestCause, WaitsIn};
+use crate::wire::reason::{AbortReason, Missing, RequestCause, WaitsIn};
 
 const OPTIMIZE: UnanimousCall = UnanimousCall::OptimizeTopology;
 
@@ -46,7 +46,11 @@ fn a_vote_taken_back_fails_the_try_for_all_voters_and_for_those_that_vote_later(
             cause: cause.clone(),
         },
     );
-    let reason = AbortReason::Requested { by: ids[0], cause };
+    let reason = AbortReason::Requested {
+        by: ids[0],
+        cause,
+        missing: Box::new(Missing::Calls(vec![ids[2]])),
+    };
     for id in &ids[..2] {
         assert_eq!(failed(&world.take(*id)), (first, reason.clone()));
     }

@@ -311,11 +311,40 @@ fn an_evicted_peer_registers_anew_by_connect_or_update_topology() {
 #[test]
 fn joining_again_can_fail_and_be_tried_again() {
     let mut rig = Rig::member(7, &[5, 7]);
-    rig.message(Down::Stopping);
+    rig.message(Down::Evicted(EvictReason::Operator));
     let update = Request::Vote(UnanimousCall::UpdateTopology);
     let (call, _) = rig.call(update.clone());
     let error = unreachable(ConnectPhase::Dial, "refused");
     let outputs = rig.give(PeerInput::Master(MasterLink::Failed(error.clone())));
     assert_eq!(outputs, [complete(call, Err(error))]);
     assert_eq!(rig.call(update).1, [register()]);
+}
+
+#[test]
+fn who_calls_as_a_member_after_the_master_was_stopped_learns_that() {
+    let update = || Request::Vote(UnanimousCall::UpdateTopology);
+    let address = ADDRESS.to_owned();
+    let stopped = || Error::MasterStopped {
+        address: address.clone(),
+    };
+    let refused = || unreachable(ConnectPhase::Dial, "refused");
+    let mut rig = Rig::member(7, &[5, 7]);
+    rig.message(Down::Stopping);
+    // As often as it is asked.
+    for _ in 0..2 {
+        let (call, outputs) = rig.call(update());
+        assert!(hello(&outputs).is_some());
+        let outputs = rig.give(PeerInput::Master(MasterLink::Failed(refused())));
+        assert!(outputs.contains(&complete(call, Err(stopped()))));
+    }
+    let (call, _) = rig.call(update());
+    let outputs = rig.reply(ControlReply::Refused(RefuseReason::Stopping));
+    assert!(outputs.contains(&complete(call, Err(stopped()))));
+    // Who asks to join is told what is in the way of that.
+    let (call, _) = rig.call(Request::Connect);
+    let outputs = rig.give(PeerInput::Master(MasterLink::Failed(refused())));
+    assert!(outputs.contains(&complete(call, Err(refused()))));
+    // And another master is joined by the same call.
+    let (_, outputs) = rig.call(update());
+    assert!(matches!(hello(&outputs), Some(ControlHello::Register(_))));
 }

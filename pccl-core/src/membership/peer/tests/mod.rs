@@ -26,7 +26,7 @@ use crate::wire::control::{
     ControlHello, ControlReply, Down, GroupView, MemberInfo, OpName, Outcome, RunParameters, Stamp,
     Up, Verdict, VoteName,
 };
-use crate::wire::reason::{AbortReason, RequestCause};
+use crate::wire::reason::{AbortReason, Missing, RequestCause};
 
 const ADDRESS: &str = "master:1";
 const RUN: RunId = RunId(77);
@@ -323,6 +323,7 @@ fn gave_up(by: u64) -> AbortReason {
     AbortReason::Requested {
         by: MemberId(by),
         cause: RequestCause::TimedOut,
+        missing: Box::new(Missing::Nobody),
     }
 }
 

@@ -512,7 +512,8 @@ fn leaving_names_the_leaver_and_an_evicted_peer_joins_again() {
             result,
             Return::Operation(Ok(Outcome::Abort(AbortReason::Requested {
                 by,
-                cause: RequestCause::Destroyed
+                cause: RequestCause::Destroyed,
+                ..
             }))) if by == leaver
         ));
     }
