@@ -103,6 +103,7 @@ pub mod state;
 pub mod testing;
 pub mod topology;
 mod transport;
+mod trap;
 pub mod types;
 pub mod wire;
 

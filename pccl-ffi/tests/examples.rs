@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use support::{example_source, is_there, posix, program};
+use support::{example_source, is_there, own_library, posix, program};
 
 /// A program whose lines are read as they come; killed when dropped.
 struct Program {
@@ -25,6 +25,7 @@ impl Program {
         let mut words = wrapper.iter().map(Path::new).chain([program]);
         let mut command = Command::new(words.next().unwrap());
         command.args(words).args(arguments);
+        own_library(&mut command);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();

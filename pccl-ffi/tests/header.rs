@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use support::{
-    STRICT, include, is_there, libraries, posix, root, scratch, shared_library, succeed,
-    test_source,
+    STRICT, include, is_there, libraries, own_library, posix, root, scratch, shared_library,
+    succeed, test_source,
 };
 
 /// The functions of PCCL 1.0.
@@ -241,7 +241,9 @@ fn an_installed_library_is_found_by_pkg_config_and_links_statically() {
         .arg(&shared)
         .args(&dynamic);
     succeed(command.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())));
-    let said = succeed(&mut Command::new(&shared)).stdout;
+    let mut installed = Command::new(&shared);
+    own_library(&mut installed);
+    let said = succeed(&mut installed).stdout;
     assert_eq!(
         String::from_utf8(said).unwrap().trim(),
         env!("CARGO_PKG_VERSION")
@@ -283,6 +285,8 @@ fn find_with_cmake(prefix: &std::path::Path) {
     command.arg("-S").arg(&project).arg("-B").arg(&build);
     succeed(command.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
     succeed(Command::new("cmake").arg("--build").arg(&build));
-    succeed(&mut Command::new(build.join("shared")));
+    let mut shared = Command::new(build.join("shared"));
+    own_library(&mut shared);
+    succeed(&mut shared);
     succeed(&mut Command::new(build.join("alone")));
 }

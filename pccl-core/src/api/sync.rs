@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::communicator::{Communicator, own_signal, unexpected, waited};
 use super::options::CallOptions;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::MemberId;
 use crate::membership::peer::Request;
 use crate::runtime::calls::{Reply, lock};
@@ -14,6 +15,7 @@ use crate::runtime::control::Work;
 use crate::runtime::sync::{self, Own, SyncProgress, Synchronised, Watch};
 use crate::state::shared::SharedState;
 use crate::types::SyncStrategy;
+use crate::wire::reason::RequestCause;
 
 /// What a synchronisation moved.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -125,8 +127,25 @@ impl Communicator {
             digests: &offered.digests,
             revision,
         };
-        let done: Synchronised = sync::run(state.tensors_mut(), own, &watch, orders, says);
+        let tensors = state.tensors_mut();
+        let work = || sync::run(tensors, own, &watch, orders, says);
+        let done = catch_unwind(AssertUnwindSafe(work));
+        let panicked = done.is_err();
+        let done: Synchronised = done.unwrap_or_else(|_| {
+            // The others wait for this member's word. Content may have been fetched in part.
+            let what = "its synchronisation panicked".into();
+            controls.cancel_for(call, RequestCause::Internal { what });
+            let torn = true;
+            Synchronised {
+                torn,
+                ..Synchronised::default()
+            }
+        });
         let result = waited(ticket.wait(None));
+        let result = match panicked {
+            true => Err(Error::Internal("the synchronisation panicked".into())),
+            false => result,
+        };
         lock(&self.syncing).remove(&call);
         let divergences = self.divergences(&done, revision);
         if result.is_ok() {

@@ -1,11 +1,12 @@
 //! Dials a master.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::framed::MessageReader;
@@ -62,20 +63,33 @@ pub(crate) fn ask_status(master: &str) -> Result<String> {
 
 /// Addresses that a name stands for, looked up anew each time: a master that moves keeps its name.
 pub(super) async fn resolve(master: &str, limit: Duration) -> Result<Vec<SocketAddr>> {
-    let look_up = async {
-        let found = tokio::net::lookup_host(master).await;
-        let found: Vec<_> = found.map_err(|e| e.to_string())?.collect();
-        match found.is_empty() {
-            true => Err("the name has no address".into()),
-            false => Ok(found),
-        }
-    };
-    let found = within(limit, look_up).await;
+    if let Ok(address) = master.parse() {
+        return Ok(vec![address]);
+    }
+    let found = within(limit, look_up(master.to_owned())).await;
     found.map_err(|cause| Error::Unreachable {
         address: master.into(),
         phase: ConnectPhase::Resolve,
         cause,
     })
+}
+
+/// Asks the system, on a thread of its own: that may block for as long as the system likes.
+async fn look_up(name: String) -> Result<Vec<SocketAddr>, String> {
+    let (say, heard) = oneshot::channel();
+    let ask = move || {
+        let found = name.to_socket_addrs();
+        let found = found.map(|all| all.take(ADDRESSES).collect::<Vec<_>>());
+        // Who asked may have given up.
+        let _ = say.send(found.map_err(|e| e.to_string()));
+    };
+    let thread = std::thread::Builder::new().name("pccl-resolve".into());
+    thread.spawn(ask).map_err(|e| e.to_string())?;
+    match heard.await {
+        Ok(Ok(found)) if found.is_empty() => Err("the name has no address".into()),
+        Ok(found) => found,
+        Err(e) => Err(e.to_string()),
+    }
 }
 
 async fn within<T>(

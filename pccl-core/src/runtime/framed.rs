@@ -14,6 +14,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
+use super::tasks;
+use crate::trap::{self, Trap};
 use crate::wire::frame::{self, Decoder, Preamble};
 
 /// The reading half.
@@ -103,11 +105,16 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Starts the writing task. The queue takes messages while it holds at most `limit` bytes.
-    pub(crate) fn start(stream: OwnedWriteHalf, limit: usize) -> Self {
+    /// Starts the writing task, which calls `broken` if it panics. The queue takes messages while it
+    /// holds at most `limit` bytes.
+    pub(crate) fn start(
+        stream: OwnedWriteHalf,
+        limit: usize,
+        broken: impl FnOnce() + Send + 'static,
+    ) -> Self {
         let (frames, queue) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
-        let task = tokio::spawn(write(stream, queue, queued.clone()));
+        let task = tasks::spawn(write(stream, queue, queued.clone()), broken);
         Self {
             frames,
             queued,
@@ -170,6 +177,7 @@ async fn write(
     queued: Arc<AtomicUsize>,
 ) {
     while let Some(mut bytes) = queue.recv().await {
+        trap::pass(Trap::Write);
         while bytes.len() < CHUNK_BYTES {
             match queue.try_recv() {
                 Ok(more) => bytes.extend_from_slice(&more),

@@ -17,3 +17,4 @@ mod log;
 pub(crate) mod master;
 mod randomness;
 pub(crate) mod sync;
+mod tasks;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::digest::{CHUNK_BYTES, TensorDigest, chunk_digest, root};
 use crate::error::UsageError;
 use crate::ids::ContentDigest;
+use crate::trap::{self, Trap};
 use crate::types::{DataType, DigestKind, StateEntry, StateOffer, SyncStrategy};
 use crate::wire::frame::CONTROL_HELLO_LIMIT;
 use crate::wire::state::KEY_LIMIT;
@@ -179,22 +180,32 @@ fn digest_all(kind: DigestKind, tensors: &[SharedTensor<'_>], most: u16) -> Vec<
         }
         done
     };
-    let mut digests = vec![ContentDigest::default(); chunks.len()];
+    let mut digests: Vec<Option<ContentDigest>> = vec![None; chunks.len()];
     std::thread::scope(|scope| {
         let mut helpers = Vec::new();
         for _ in 1..threads {
             let builder = std::thread::Builder::new().name("pccl-digest".into());
             // Without it, this thread does more of the work.
-            helpers.extend(builder.spawn_scoped(scope, work).ok());
+            let help = || {
+                trap::pass(Trap::Digest);
+                work()
+            };
+            helpers.extend(builder.spawn_scoped(scope, help).ok());
         }
         let own = work();
         let others = helpers.into_iter().filter_map(|h| h.join().ok());
         for (index, digest) in others.flatten().chain(own) {
             if let Some(place) = digests.get_mut(index) {
-                *place = digest;
+                *place = Some(digest);
             }
         }
     });
+    // What a thread that panicked had taken is left.
+    let digests: Vec<ContentDigest> = digests
+        .into_iter()
+        .zip(&chunks)
+        .map(|(digest, chunk)| digest.unwrap_or_else(|| chunk_digest(kind, chunk)))
+        .collect();
     let mut rest = digests.as_slice();
     tensors
         .iter()

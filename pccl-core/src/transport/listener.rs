@@ -18,6 +18,7 @@ use super::slots::{Slot, Slots};
 use super::sockopt::{self, Role};
 use crate::config::Timing;
 use crate::ids::MemberId;
+use crate::trap::{self, Trap};
 use crate::wire::lane::{PeerHello, PeerRefusal, PeerReply, Purpose};
 
 /// What every handshake of a listener needs.
@@ -87,6 +88,7 @@ impl Listener {
             tokio::select! {
                 connection = self.socket.accept() => match connection {
                     Ok((stream, remote)) => {
+                        trap::pass(Trap::Listener);
                         backoff.reset();
                         half_open.start(stream, remote, &gate, &accepted);
                     }

@@ -130,6 +130,13 @@ pub(crate) fn program(source: &Path, options: &[&str]) -> PathBuf {
     target
 }
 
+/// Cargo names folders in which there may be an older library of the same name.
+pub(crate) fn own_library(command: &mut Command) {
+    for name in ["LD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"] {
+        command.env_remove(name);
+    }
+}
+
 /// Runs a program that must succeed within a minute.
 pub(crate) fn run(program: &Path, arguments: &[&str]) {
     let mut command = Command::new(program);
@@ -139,6 +146,11 @@ pub(crate) fn run(program: &Path, arguments: &[&str]) {
 
 /// As [`run`].
 pub(crate) fn run_command(command: &mut Command) {
+    run_and_read(command);
+}
+
+/// As [`run`]; what it wrote, to whichever output.
+pub(crate) fn run_and_read(command: &mut Command) -> String {
     let log = scratch("logs").join(format!(
         "{}-{:?}.log",
         std::process::id(),
@@ -146,6 +158,7 @@ pub(crate) fn run_command(command: &mut Command) {
     ));
     let file = std::fs::File::create(&log).unwrap();
     command.stdout(file.try_clone().unwrap()).stderr(file);
+    own_library(command);
     let mut child = command.spawn().unwrap();
     let begin = Instant::now();
     let status = loop {
@@ -166,6 +179,7 @@ pub(crate) fn run_command(command: &mut Command) {
         succeeded,
         "{command:?}: {status:?} (none: too long)\n{text}"
     );
+    text
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

@@ -126,14 +126,14 @@ impl Engine {
         self.last_serial += 1;
         let serial = self.last_serial;
         op.borrow_room(&mut self.lending);
-        let alone = match op.links.is_empty() {
-            true => op.reduce_alone(&mut self.originals),
-            false => Ok(()),
-        };
         self.calls.insert(op.call, serial);
         self.keys.insert(key, serial);
         let peers: Vec<MemberId> = op.links.iter().map(|link| link.peer).collect();
-        self.ops.insert(serial, op);
+        let op = self.ops.entry(serial).or_insert(op);
+        let alone = match peers.is_empty() {
+            true => op.reduce_alone(&mut self.originals),
+            false => Ok(()),
+        };
         if let Err(trouble) = alone {
             self.fail(serial, trouble, MemberId::default());
         }
@@ -177,12 +177,14 @@ impl Engine {
         stats
     }
 
-    /// Ends all operations without a result, as at the end of whoever drives this: their buffers are
-    /// as they were.
-    pub fn finish_all(&mut self) {
-        let calls: Vec<CallId> = self.calls.keys().copied().collect();
-        for call in calls {
-            self.finish(call, false);
+    /// Ends all operations without a result, at the end of whoever drives this: their buffers are as
+    /// they were, and let go of. Rests on nothing that a panic in the middle of another method
+    /// could have left undone.
+    pub fn restore_all(&mut self) {
+        self.calls.clear();
+        self.keys.clear();
+        while let Some((_, op)) = self.ops.pop_first() {
+            op.restore();
         }
     }
 

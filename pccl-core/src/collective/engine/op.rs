@@ -422,6 +422,11 @@ impl Op {
         self.slices.iter().fold(headers, all) <= STANDING_CREDIT
     }
 
+    /// Gives the receive buffer back as it was, and nothing else.
+    pub(super) fn restore(mut self) {
+        self.backup.restore(&mut self.lent);
+    }
+
     /// Ends the operation: gives back what it borrowed, and the receive buffer as it was unless
     /// the result stands. (Rule 8)
     pub(super) fn finish(

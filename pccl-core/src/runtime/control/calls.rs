@@ -156,9 +156,14 @@ impl Calls {
     }
 
     /// Ends all calls with an error, or with what is known of them. Only for when no other thread
-    /// has buffers any more.
+    /// has buffers any more. A result that the data thread was to leave in place, and has not said
+    /// to have left, is not there: that thread panicked, and put everything back.
     pub(super) fn fail_all(&mut self, error: &Error) {
         for id in self.ids() {
+            if let Some(call) = self.open.get_mut(&id) {
+                let commit = |e: &mut Ending| matches!(e.outcome, Ok(Outcome::Commit));
+                let _ = call.ending.take_if(|e| call.lent && commit(e));
+            }
             self.released(id, OpStats::default());
             if let Some(call) = self.open.remove(&id) {
                 call.end(Err(error.clone()));
@@ -208,27 +213,49 @@ mod tests {
         (calls, ticket, early)
     }
 
-    #[test]
-    fn buffers_are_free_before_the_user_of_a_call_that_never_started_goes_on() {
-        let (mut calls, ticket, early) = open();
-        let cause = RequestCause::Cancelled;
-        let by = crate::ids::MemberId(1);
-        let missing = Box::new(Missing::Nobody);
-        let ending = Ending {
+    fn gave_up() -> Outcome {
+        Outcome::Abort(AbortReason::Requested {
+            by: crate::ids::MemberId(1),
+            cause: RequestCause::Cancelled,
+            missing: Box::new(Missing::Nobody),
+        })
+    }
+
+    fn ending(outcome: Outcome) -> Ending {
+        Ending {
             key: OpKey {
                 kind: OpKind::Collective,
                 tag: Tag(1),
             },
-            outcome: Ok(Outcome::Abort(AbortReason::Requested {
-                by,
-                cause,
-                missing,
-            })),
+            outcome: Ok(outcome),
             stamp: Stamp::default(),
-        };
+        }
+    }
+
+    #[test]
+    fn buffers_are_free_before_the_user_of_a_call_that_never_started_goes_on() {
+        let (mut calls, ticket, early) = open();
+        let ending = ending(gave_up());
         assert!(!calls.ending(CALL, ending));
         assert!(matches!(ticket.peek(), Some(Err(Error::Aborted { .. }))));
         assert_eq!(early.try_recv(), Ok(false));
+    }
+
+    #[test]
+    fn a_result_that_the_data_thread_did_not_leave_is_no_success() {
+        for outcome in [Outcome::Commit, gave_up()] {
+            let (mut calls, ticket, _early) = open();
+            drop(calls.lend(CALL));
+            assert!(calls.ending(CALL, ending(outcome)));
+            calls.fail_all(&Error::Abandoned);
+            assert!(matches!(ticket.peek(), Some(Err(_))));
+        }
+        let (mut calls, ticket, _early) = open();
+        drop(calls.lend(CALL));
+        assert!(calls.ending(CALL, ending(Outcome::Commit)));
+        calls.released(CALL, OpStats::default());
+        calls.fail_all(&Error::Abandoned);
+        assert!(matches!(ticket.peek(), Some(Ok(Reply::Committed(..)))));
     }
 
     #[test]

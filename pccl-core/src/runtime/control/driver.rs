@@ -22,7 +22,9 @@ use crate::runtime::clock::Clock;
 use crate::runtime::data::{DataEvent, DataThread};
 use crate::runtime::randomness;
 use crate::runtime::sync::SyncControl;
+use crate::runtime::tasks;
 use crate::transport::listener::{Accepted, Listener};
+use crate::trap::{self, Trap};
 use crate::types::Attributes;
 use crate::wire::control::Stamp;
 use crate::wire::reason::RequestCause;
@@ -88,6 +90,8 @@ pub(super) enum Inbound {
     Accepted(Accepted),
     /// A member that was dialled has let this one in.
     Lane(super::lanes::Opened),
+    /// A task panicked: which.
+    Broken(&'static str),
 }
 
 /// The thread's state. The data thread comes first, so that it ends first, however this one ends:
@@ -109,6 +113,8 @@ pub(super) struct Driver {
     waiting: Option<Vec<Command>>,
     inbound: mpsc::UnboundedSender<Inbound>,
     closing: bool,
+    /// Whether a task has panicked: this thread ends as if it had panicked itself.
+    broken: bool,
     /// Whether the machine has left the run for good: the next membership needs a new one.
     pub(super) left: bool,
 }
@@ -139,7 +145,7 @@ pub(super) fn run(
     };
     runtime.block_on(async {
         let (inbound, inbox) = mpsc::unbounded_channel();
-        let (link, link_inbox) = Link::new(master.clone());
+        let (link, link_inbox) = Link::new(master.clone(), inbound.clone());
         let driver = Driver {
             data: None,
             calls: Calls::default(),
@@ -156,6 +162,7 @@ pub(super) fn run(
             waiting: None,
             inbound,
             closing: false,
+            broken: false,
             left: false,
         };
         driver.run(commands, inbox, link_inbox).await;
@@ -189,6 +196,9 @@ impl Driver {
             if self.is_due() {
                 self.drain(&mut inbox, &mut link_inbox).await;
                 self.input(PeerInput::Tick);
+            }
+            if self.broken {
+                return;
             }
             if self.closing {
                 let at = *close_at.get_or_insert_with(|| Instant::now() + CLOSE_LIMIT);
@@ -312,10 +322,12 @@ impl Driver {
         let limit = limit.map_or(longest, |l| l.min(longest));
         let (master, config) = (self.master.clone(), self.config.clone());
         let inbound = self.inbound.clone();
-        tokio::spawn(async move {
+        let prepare = async move {
+            trap::pass(Trap::Prepare);
             let prepared = setup::listen(&master, &config, limit).await;
             let _ = inbound.send(Inbound::Prepared(prepared));
-        });
+        };
+        tasks::spawn(prepare, broken(&self.inbound, "preparing to listen"));
     }
 
     fn prepared(&mut self, prepared: Result<(Listener, OwnAddresses)>) {
@@ -353,6 +365,10 @@ impl Driver {
             Inbound::Input(input) => self.input(input),
             Inbound::Accepted(accepted) => self.accepted(accepted),
             Inbound::Lane(opened) => self.lane(opened),
+            Inbound::Broken(task) => {
+                tracing::error!(target: "pccl::peer", task, "a task panicked");
+                self.broken = true;
+            }
         }
     }
 
@@ -361,6 +377,7 @@ impl Driver {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let Some(peer) = &mut self.peer else { return };
+            trap::pass(Trap::Control);
             peer.handle(input, self.clock.now());
             while let Some(output) = self.peer.as_mut().and_then(Peer::poll_output) {
                 self.carry_out(output, &mut inputs);
@@ -463,6 +480,18 @@ impl Driver {
             command.fail(&closed);
         }
         self.link.flush(FLUSH_LIMIT).await;
+    }
+}
+
+/// What a task calls when it panics.
+pub(super) fn broken(
+    inbound: &mpsc::UnboundedSender<Inbound>,
+    task: &'static str,
+) -> impl FnOnce() + Send + 'static {
+    let inbound = inbound.clone();
+    move || {
+        // A thread that has ended needs no telling.
+        let _ = inbound.send(Inbound::Broken(task));
     }
 }
 

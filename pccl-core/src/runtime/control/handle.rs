@@ -1,6 +1,6 @@
 //! The control thread as user threads see it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub(crate) struct Snapshot {
 pub(crate) struct Controls {
     commands: mpsc::UnboundedSender<Command>,
     last_call: Arc<AtomicU64>,
+    /// Whether the communicator's owner has ended the thread.
+    closing: Arc<AtomicBool>,
 }
 
 /// A control thread; ends it when dropped.
@@ -68,6 +70,7 @@ impl ControlThread {
             controls: Controls {
                 commands,
                 last_call: Arc::default(),
+                closing: Arc::default(),
             },
             shared,
             thread: Some(thread),
@@ -116,18 +119,28 @@ impl Controls {
         if let Err(mpsc::error::SendError(Command::Call { completer, .. })) =
             self.commands.send(command)
         {
-            completer.complete(Err(Error::Usage(UsageError::Closed)));
+            completer.complete(Err(self.gone()));
         }
         (call, ticket)
     }
 
     /// Asks for the end of a call.
     pub(crate) fn cancel(&self, call: CallId) {
+        self.cancel_for(call, RequestCause::Cancelled);
+    }
+
+    /// Asks for the end of a call, and says why.
+    pub(crate) fn cancel_for(&self, call: CallId, cause: RequestCause) {
         // A thread that has ended has completed all of its calls.
-        let _ = self.commands.send(Command::Cancel {
-            call,
-            cause: RequestCause::Cancelled,
-        });
+        let _ = self.commands.send(Command::Cancel { call, cause });
+    }
+
+    /// Why there is no thread to make a call.
+    fn gone(&self) -> Error {
+        if self.closing.load(Ordering::Acquire) {
+            return Error::Usage(UsageError::Closed);
+        }
+        Error::Internal("the communicator's thread has ended; make another communicator".into())
     }
 
     /// A collective that failed returns to its user: from now on world sizes are those after the
@@ -166,6 +179,7 @@ impl Controls {
 
 impl Drop for ControlThread {
     fn drop(&mut self) {
+        self.controls.closing.store(true, Ordering::Release);
         // A thread that has ended needs no telling.
         let _ = self.controls.commands.send(Command::Close);
         if let Some(thread) = self.thread.take()

@@ -7,14 +7,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::driver::Inbound;
+use super::driver::{Inbound, broken};
 use crate::config::Timing;
 use crate::ids::{LaneId, MemberId};
 use crate::membership::peer::PeerInput;
+use crate::runtime::tasks;
 use crate::transport::admission::Admission;
 use crate::transport::handshake::{self, Dial};
 use crate::transport::listener::{Accepted, Gate, Listener};
 use crate::transport::slots::Slot;
+use crate::trap::{self, Trap};
 use crate::wire::lane::Purpose;
 
 /// A connection whose handshake is over.
@@ -59,15 +61,17 @@ impl Lanes {
     pub(super) fn listen(&self, listener: Listener, timing: Timing) {
         let gate = Gate::new(self.admission.subscribe(), self.wanted, timing);
         let (accepted, mut inbox) = mpsc::channel(ACCEPTED);
-        tokio::spawn(listener.run(gate, accepted));
+        let broken = |task| broken(&self.inbound, task);
+        tasks::spawn(listener.run(gate, accepted), broken("accepting members"));
         let inbound = self.inbound.clone();
-        tokio::spawn(async move {
+        let hand_over = async move {
             while let Some(connection) = inbox.recv().await {
                 if inbound.send(Inbound::Accepted(connection)).is_err() {
                     return;
                 }
             }
-        });
+        };
+        tasks::spawn(hand_over, broken("handing over what was accepted"));
     }
 
     /// A connection that was accepted and is for data.
@@ -101,7 +105,8 @@ impl Lanes {
         let (inbound, membership) = (self.inbound.clone(), self.membership);
         let addresses = dial.peer.addresses.len().max(1) as u32;
         let deadline = Instant::now() + timing.handshake() * addresses.min(MOST_SHARES);
-        let task = tokio::spawn(async move {
+        let dial = async move {
+            trap::pass(Trap::DialMember);
             let peer = dial.peer.id;
             let message = match handshake::dial(&dial, deadline, &timing).await {
                 Ok(dialled) => Inbound::Lane(Opened {
@@ -119,7 +124,8 @@ impl Lanes {
                 }),
             };
             let _ = inbound.send(message);
-        });
+        };
+        let task = tasks::spawn(dial, broken(&self.inbound, "dialling a member"));
         self.dials.retain(|dial| !dial.is_finished());
         self.dials.push(task.abort_handle());
     }

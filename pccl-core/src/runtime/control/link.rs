@@ -5,11 +5,14 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::driver::{Inbound, broken};
 use crate::config::Timing;
 use crate::error::Error;
 use crate::membership::peer::{MasterLink, PeerInput};
 use crate::runtime::dial::{self, Opened};
 use crate::runtime::framed::{MessageReader, Outbox};
+use crate::runtime::tasks;
+use crate::trap::{self, Trap};
 use crate::wire::control::{ControlHello, Down, Up};
 
 /// The connection to the master, of which there is at most one.
@@ -21,6 +24,8 @@ pub(super) struct Link {
     /// Connections that are being closed in good order.
     closing: Vec<JoinHandle<()>>,
     events: mpsc::Sender<(u64, LinkEvent)>,
+    /// To tell of a task that panicked.
+    inbound: mpsc::UnboundedSender<Inbound>,
 }
 
 enum State {
@@ -46,7 +51,10 @@ pub(super) enum LinkEvent {
 
 impl Link {
     /// No connection yet. The receiver gets the events of all connections.
-    pub(super) fn new(master: String) -> (Self, mpsc::Receiver<(u64, LinkEvent)>) {
+    pub(super) fn new(
+        master: String,
+        inbound: mpsc::UnboundedSender<Inbound>,
+    ) -> (Self, mpsc::Receiver<(u64, LinkEvent)>) {
         let (events, inbox) = mpsc::channel(INBOX);
         let link = Self {
             master,
@@ -54,6 +62,7 @@ impl Link {
             state: State::Closed,
             closing: Vec::new(),
             events,
+            inbound,
         };
         (link, inbox)
     }
@@ -64,13 +73,16 @@ impl Link {
         let generation = self.generation;
         let master = self.master.clone();
         let events = self.events.clone();
-        self.state = State::Dialling(tokio::spawn(async move {
+        let dial = async move {
+            trap::pass(Trap::DialMaster);
             let event = match dial::dial(&master, &hello, &timing).await {
                 Ok(opened) => LinkEvent::Opened(opened),
                 Err(error) => LinkEvent::Failed(error),
             };
             let _ = events.send((generation, event)).await;
-        }));
+        };
+        let broken = broken(&self.inbound, "dialling the master");
+        self.state = State::Dialling(tasks::spawn(dial, broken));
     }
 
     /// What an event means to the machine; none if it is of an earlier connection.
@@ -85,9 +97,12 @@ impl Link {
                     reader,
                     writer,
                 } = opened;
+                let writing = broken(&self.inbound, "writing to the master");
+                let reading = broken(&self.inbound, "reading from the master");
+                let read = read(generation, reader, self.events.clone());
                 self.state = State::Open {
-                    outbox: Outbox::start(writer, QUEUE_LIMIT),
-                    reader: tokio::spawn(read(generation, reader, self.events.clone())),
+                    outbox: Outbox::start(writer, QUEUE_LIMIT, writing),
+                    reader: tasks::spawn(read, reading),
                 };
                 PeerInput::Master(MasterLink::Reply(reply))
             }
@@ -159,7 +174,10 @@ async fn read(
 ) -> MessageReader {
     loop {
         let (event, last) = match reader.message().await {
-            Ok(message) => (LinkEvent::Message(message), false),
+            Ok(message) => {
+                trap::pass(Trap::ReadMaster);
+                (LinkEvent::Message(message), false)
+            }
             Err(cause) => (LinkEvent::Closed(cause), true),
         };
         if events.send((generation, event)).await.is_err() || last {

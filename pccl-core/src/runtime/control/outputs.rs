@@ -214,7 +214,9 @@ impl Driver {
         match DataThread::start(config, says) {
             Ok(thread) => self.data = Some(Data { thread, events }),
             Err(cause) => {
-                tracing::error!(target: "pccl::peer", phase = "start", %cause, "no data thread");
+                // A member that moves no data would only be in the others' way.
+                let cause = format!("the system refused the thread that moves data: {cause}");
+                self.abandon(&Error::Internal(cause));
             }
         }
     }

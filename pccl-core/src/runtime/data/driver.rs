@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::Shutdown;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::{Command, DataEvent, WAKE};
 use crate::collective::engine::{Engine, EngineConfig, EngineEvent};
 use crate::ids::{LaneId, MemberId, Time};
 use crate::runtime::clock::Clock;
+use crate::trap::{self, Trap};
 
 /// Runs until it is told to end, or its owner is gone.
 pub(super) fn run(
@@ -38,9 +40,14 @@ pub(super) fn run(
         commands_left: false,
         says,
     };
-    driver.run();
-    // For calls that nobody has ended: the owner may have panicked.
-    driver.engine.finish_all();
+    let ended = catch_unwind(AssertUnwindSafe(|| driver.run()));
+    // For calls that nobody has ended: this thread, or its owner, may have panicked.
+    driver.engine.restore_all();
+    if let Err(panic) = ended {
+        // Told to the owner by the end of the events, now that no buffer is touched any more.
+        drop(driver);
+        resume_unwind(panic);
+    }
 }
 
 /// The engine, and with it all buffers on loan, goes before the channel by which others learn that
@@ -84,6 +91,7 @@ impl Driver {
     fn run(&mut self) {
         let mut events = Events::with_capacity(EVENTS);
         loop {
+            trap::pass(Trap::Data);
             let timeout = self.timeout();
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}

@@ -14,6 +14,7 @@ use crate::runtime::framed::MessageReader;
 use crate::runtime::half_open::HalfOpen;
 use crate::transport::backoff::Backoff;
 use crate::transport::sockopt::{self, Role};
+use crate::trap::{self, Trap};
 use crate::wire::control::{ControlHello, ControlReply};
 use crate::wire::frame::{self, Party};
 use crate::wire::reason::RefuseReason;
@@ -34,6 +35,7 @@ pub(super) async fn accept(listener: TcpListener, timing: Timing, inbound: mpsc:
     loop {
         match listener.accept().await {
             Ok((stream, remote)) => {
+                trap::pass(Trap::Accept);
                 backoff.reset();
                 let Some(permit) = half_open.admit(remote.ip()) else {
                     tracing::debug!(%remote, "turned away: too many connections are in their handshake");
@@ -73,6 +75,7 @@ async fn greet(
     timing: &Timing,
     places: &Semaphore,
 ) -> Result<Greeted, String> {
+    trap::pass(Trap::Greet);
     sockopt::apply(&stream, Role::Control, timing);
     let (read, mut writer) = stream.into_split();
     let mut reader = MessageReader::new(read, frame::CONTROL_HELLO_LIMIT);

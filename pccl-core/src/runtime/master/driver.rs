@@ -14,7 +14,8 @@ use crate::ids::{ConnId, MemberId, Time};
 use crate::membership::master::{Master, MasterInput, MasterOutput};
 use crate::runtime::clock::Clock;
 use crate::runtime::framed::{MessageReader, Outbox};
-use crate::runtime::log;
+use crate::runtime::{log, tasks};
+use crate::trap::{self, Trap};
 use crate::wire::control::Up;
 
 /// What the owner of a master asks for.
@@ -37,6 +38,14 @@ pub(super) enum Inbound {
     Closed(ConnId, String),
 }
 
+/// A task that panicked.
+enum Broken {
+    /// That accepts connections: nobody could join or come back any more.
+    Accept,
+    /// Of a connection: that ends with it.
+    Connection(ConnId),
+}
+
 struct Connection {
     outbox: Outbox,
     reader: JoinHandle<MessageReader>,
@@ -49,6 +58,7 @@ struct Driver {
     connections: BTreeMap<ConnId, Connection>,
     last_conn: u64,
     inbound: mpsc::Sender<Inbound>,
+    broken: mpsc::UnboundedSender<Broken>,
     /// Connections that are being closed in good order.
     closing: Vec<JoinHandle<()>>,
     exit: Option<String>,
@@ -75,7 +85,11 @@ pub(super) fn run(
         };
         let clock = Clock::start();
         let (inbound, inbox) = mpsc::channel(INBOX);
-        tokio::spawn(accept::accept(listener, timing, inbound.clone()));
+        let (broken, broken_inbox) = mpsc::unbounded_channel();
+        tasks::spawn(
+            accept::accept(listener, timing, inbound.clone()),
+            tell(&broken, Broken::Accept),
+        );
         let driver = Driver {
             master: new(clock.now()),
             clock,
@@ -83,10 +97,11 @@ pub(super) fn run(
             connections: BTreeMap::new(),
             last_conn: 0,
             inbound,
+            broken,
             closing: Vec::new(),
             exit: None,
         };
-        driver.run(inbox, commands).await
+        driver.run(inbox, broken_inbox, commands).await
     });
     runtime.shutdown_background();
     tracing::info!(%why, "the master ended");
@@ -97,6 +112,7 @@ impl Driver {
     async fn run(
         mut self,
         mut inbox: mpsc::Receiver<Inbound>,
+        mut broken: mpsc::UnboundedReceiver<Broken>,
         mut commands: mpsc::UnboundedReceiver<Command>,
     ) -> String {
         self.carry_out();
@@ -105,6 +121,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 Some(command) = commands.recv() => self.command(command),
+                Some(broken) = broken.recv() => self.broken(broken),
                 Some(inbound) = inbox.recv() => self.inbound(inbound),
                 () = sleep_until(deadline) => {}
             }
@@ -173,8 +190,15 @@ impl Driver {
         self.last_conn += 1;
         let conn = ConnId(self.last_conn);
         let connection = Connection {
-            outbox: Outbox::start(writer, QUEUE_LIMIT),
-            reader: tokio::spawn(read(conn, reader, self.inbound.clone())),
+            outbox: Outbox::start(
+                writer,
+                QUEUE_LIMIT,
+                tell(&self.broken, Broken::Connection(conn)),
+            ),
+            reader: tasks::spawn(
+                read(conn, reader, self.inbound.clone()),
+                tell(&self.broken, Broken::Connection(conn)),
+            ),
         };
         self.connections.insert(conn, connection);
         self.input(MasterInput::Hello {
@@ -193,7 +217,23 @@ impl Driver {
         }
     }
 
+    /// A bug that what one peer says, or is told, brings out ends that connection; the others do
+    /// not suffer from it.
+    fn broken(&mut self, broken: Broken) {
+        match broken {
+            Broken::Accept => {
+                tracing::error!("the task that accepts connections panicked");
+                self.exit = Some("its task that accepts connections panicked".into());
+            }
+            Broken::Connection(conn) => {
+                tracing::error!(?conn, "the task of a connection panicked");
+                self.closed(conn, "its task panicked".into());
+            }
+        }
+    }
+
     fn input(&mut self, input: MasterInput) {
+        trap::pass(Trap::Master);
         self.master.handle(input, self.clock.now());
         self.carry_out();
     }
@@ -256,12 +296,23 @@ async fn read(
 ) -> MessageReader {
     loop {
         let (said, last) = match reader.message().await {
-            Ok(message) => (Inbound::Message(conn, message), false),
+            Ok(message) => {
+                trap::pass(Trap::ReadPeer);
+                (Inbound::Message(conn, message), false)
+            }
             Err(cause) => (Inbound::Closed(conn, cause), true),
         };
         if inbound.send(said).await.is_err() || last {
             return reader;
         }
+    }
+}
+
+fn tell(to: &mpsc::UnboundedSender<Broken>, broken: Broken) -> impl FnOnce() + Send + 'static {
+    let to = to.clone();
+    move || {
+        // A master that has ended needs no telling.
+        let _ = to.send(broken);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::ids::{ContentDigest, MemberId};
 use crate::state::digest::{CHUNK_BYTES, chunk_digest, chunk_range};
 use crate::state::ledger::{Came, Ledger, Step};
 use crate::transport::handshake::{self, Dial};
+use crate::trap::{self, Trap};
 use crate::types::DigestKind;
 use crate::wire::control::MemberInfo;
 use crate::wire::frame;
@@ -168,6 +169,11 @@ pub(super) fn fetch(
     seeder: &MemberInfo,
     cancel: &Cancel,
 ) -> Result<(), String> {
+    let mut asked = Asked {
+        fetch,
+        seeder: seeder.id,
+        answered: false,
+    };
     let result = dial(task, seeder, cancel).and_then(|stream| {
         let _registered = cancel.register(&stream)?;
         let silence = task.timing.peer_timeout * 2;
@@ -183,10 +189,24 @@ pub(super) fn fetch(
         fetch.heard(seeder.id);
         fetcher.run()
     });
-    if result.is_err() {
-        fetch.update(|ledger| ledger.lost(seeder.id));
-    }
+    asked.answered = result.is_ok();
     result
+}
+
+/// What one seeder is asked for. Left to others unless it was answered, also when this thread
+/// panics.
+struct Asked<'f, 't> {
+    fetch: &'f Fetch<'t>,
+    seeder: MemberId,
+    answered: bool,
+}
+
+impl Drop for Asked<'_, '_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.fetch.update(|ledger| ledger.lost(self.seeder));
+        }
+    }
 }
 
 /// Opens a connection, from a thread that has no event loop.
@@ -358,6 +378,7 @@ impl Fetcher<'_, '_> {
                 .map(|part| range.start + part.start as u64..range.start + part.end as u64),
             false => None,
         };
+        trap::pass(Trap::Fetch);
         place.copy_from_slice(scratch);
         let missing = match held {
             Some(mut progress) => progress.ledger.stored(tensor, chunk),

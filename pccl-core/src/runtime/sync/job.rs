@@ -20,6 +20,7 @@ use crate::state::digest::{CHUNK_BYTES, TensorDigest, state_digest};
 use crate::state::ledger::{Ledger, Wanted};
 use crate::state::shared::SharedTensor;
 use crate::transport::slots::Slot;
+use crate::trap::{self, Trap};
 use crate::types::DigestKind;
 use crate::wire::reason::RequestCause;
 use crate::wire::state::CHUNKS_PER_REQUEST;
@@ -240,6 +241,7 @@ impl<'t: 'env, 'env, F: Fn(PeerInput)> Job<'_, 'env, 't, F> {
             }
         }
         loop {
+            trap::pass(Trap::Sync);
             self.start_fetching();
             self.report();
             let now = Instant::now();

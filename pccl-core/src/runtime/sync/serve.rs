@@ -10,6 +10,7 @@ use super::framed::Framed;
 use crate::ids::ContentDigest;
 use crate::state::digest::{CHUNK_BYTES, chunk_range};
 use crate::state::packing::{Packing, SAMPLE_BYTES, worth};
+use crate::trap::{self, Trap};
 use crate::wire::control::OpName;
 use crate::wire::state::{
     CHUNKS_PER_REQUEST, DIGESTS_PER_REQUEST, REPLY_LIMIT, REQUEST_LIMIT, StatePart, StateRefusal,
@@ -53,6 +54,7 @@ pub(super) fn serve(
         since: Instant::now(),
     };
     while let Some(request) = link.message::<StateRequest>()? {
+        trap::pass(Trap::Serve);
         giver.since = Instant::now();
         if let Err(refusal) = answer(&mut giver, &request, &mut link)? {
             link.send(&StateReply::No(refusal), REPLY_LIMIT)?;
