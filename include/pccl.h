@@ -17,7 +17,11 @@
  * the same unanimous calls (update, optimise, peers pending) in the same order; those and the synchronisation of the
  * state are made by one thread at a time. Collectives may run beside one another, and beside pcclArePeersPending.
  * The library's own threads block all signals. Those of a communicator, pccl-control and pccl-data, and of a master,
- * pccl-master, end before it is destroyed; those of a synchronisation, pccl-sync and its helpers, before it returns.
+ * pccl-master, have ended when it is destroyed; those of a synchronisation, pccl-sync, pccl-state and pccl-digest, when it
+ * returns. Only pccl-resolve, which looks up a host name, ends when the system has answered.
+ *
+ * Limits: without descriptors, threads or memory calls give pcclInternalError or their own failure. Only the C library's own
+ * allocations at the start of a thread, and the last 2 MiB, are not proof against a system without any memory.
  *
  * Fork: in the child, communicators and masters of the parent give pcclInvalidUsage; destroying them there frees nothing
  * and harms nobody.

@@ -10,7 +10,7 @@ portable=()
 if [ "$(uname -s)" = Linux ]; then
     portable=(--zig --compatibility manylinux_2_28)
 fi
-rm -rf dist
+rm -f dist/pccl-*.whl
 PATH="$(dirname "$CACHED"):$PATH" "$CACHED" -m maturin build --quiet --release --locked \
     --manifest-path pccl-py/Cargo.toml --interpreter "$CACHED" --out dist "${portable[@]}"
 ls -l dist/pccl-*.whl

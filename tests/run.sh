@@ -66,6 +66,7 @@ python_from_source() {
 step format cargo fmt --all --check
 step lints cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 step rust rust_tests --workspace --all-features
+step "C library for other machines" bash pccl-ffi/tests/dist.sh
 step doctests cargo test --workspace --doc --all-features --locked
 step documentation documentation
 step python prepare_python pccl-py/requirements-test.txt pccl-py/requirements-run.txt examples/digits/requirements.txt

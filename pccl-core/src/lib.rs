@@ -101,6 +101,7 @@ pub mod sim;
 pub mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod threads;
 pub mod topology;
 mod transport;
 mod trap;

@@ -9,6 +9,7 @@ use pccl_core::types::{DataType, ReduceOp, SyncStrategy};
 
 use crate::failure::Failure;
 use crate::layout::{CommConfig, Enum, MasterConfig, ReduceCall, SocketAddress};
+use crate::memory;
 
 /// A place that a result goes to.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ pub(crate) unsafe fn inputs<T: Copy>(
     }
     // SAFETY: the caller says that there are that many values; they are aligned, and shorter
     // together than an object can be. The slice is gone before the call returns.
-    Ok(unsafe { std::slice::from_raw_parts(place, count) }.to_vec())
+    memory::copy(unsafe { std::slice::from_raw_parts(place, count) })
 }
 
 /// A text that the caller may leave out.
@@ -95,6 +96,11 @@ pub(crate) unsafe fn text(place: *const c_char, name: &str) -> Result<Option<Str
     }
     // SAFETY: not null, and the caller says that it ends with a zero.
     let text = unsafe { CStr::from_ptr(place) };
+    if text.count_bytes() > LONGEST {
+        return Err(Failure::argument(format!(
+            "{name} is longer than {LONGEST} bytes"
+        )));
+    }
     match text.to_str() {
         Ok(text) => Ok(Some(text.to_owned())),
         Err(_) => Err(Failure::argument(format!("{name} is not UTF-8"))),
@@ -221,6 +227,9 @@ fn pointed<T>(place: *const T, name: &str) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// Bytes of a text: no address, and no name that members tell one another, is longer.
+const LONGEST: usize = 64 << 10;
 
 /// No structure of the interface grows to this size: larger ones have no size set.
 const LARGEST: usize = 4096;

@@ -15,6 +15,7 @@ use crate::communicator::{Comm, Lease, connected};
 use crate::entry::run_initialized;
 use crate::failure::{Call, Code, Failure};
 use crate::layout::{self, AsyncReduceOp, CommHandle, Enum, ReduceCall, ReduceOpDescriptor};
+use crate::memory;
 use crate::operations::MOST;
 use crate::quantization::quantization;
 
@@ -249,6 +250,7 @@ pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
                 "max_in_flight is {max_in_flight}; at least one operation must be in flight"
             )));
         }
+        memory::room_for(given.len().saturating_mul(REQUEST_BYTES))?;
         let requests = given
             .iter()
             .map(|op| Request::new(op.sendbuf, op.recvbuf, &op.descriptor))
@@ -301,6 +303,7 @@ impl Request {
 /// The buffers have the length that the descriptor says, and are the operation's until it has
 /// been awaited or the communicator destroyed.
 unsafe fn launch(comm: &Comm, request: &Request, limit: Option<Duration>) -> Result<(), Failure> {
+    memory::enough()?;
     let lease = comm.lease()?;
     enough_peers(&lease)?;
     let reserved = comm.operations.reserve_launch(request.tag)?;
@@ -345,6 +348,8 @@ unsafe fn retry(
     max_in_flight: usize,
     info: Option<Out<layout::ReduceInfo>>,
 ) -> Result<(), Failure> {
+    memory::enough()?;
+    memory::room_for(requests.len().saturating_mul(REQUEST_BYTES))?;
     let mut tags = BTreeSet::new();
     if let Some(twice) = requests.iter().find(|request| !tags.insert(request.tag)) {
         let tag = twice.tag;
@@ -437,3 +442,6 @@ fn host_memory(buffer: &layout::Buffer) -> Result<*mut c_void, Failure> {
         ))),
     }
 }
+
+/// Memory that one of many operations takes before any of them is in flight, amply.
+const REQUEST_BYTES: usize = 1024;

@@ -17,7 +17,7 @@ use crate::failure::{Call, Code, Failure};
 use crate::layout::{CommConfig, CommCreateParams, CommHandle, Enum};
 use crate::operations::Operations;
 use crate::registry::Registry;
-use crate::signals;
+use crate::{memory, signals};
 
 /// Makes a communicator.
 ///
@@ -264,6 +264,7 @@ impl Comm {
     }
 
     fn call(&self, begin: Begin, call: Call) -> Result<bool, Failure> {
+        memory::enough()?;
         let options = CallOptions {
             limit: self.limit(),
         };
@@ -341,6 +342,7 @@ fn unknown(pointer: *const CommHandle) -> Failure {
 }
 
 fn create(master: &str, config: PeerConfig, limit_ms: u64) -> Result<*mut CommHandle, Failure> {
+    memory::enough()?;
     let core = signals::blocked(|| Communicator::new(master, config))
         .map_err(|error| Call::Create.failure(&error))?;
     let comm = Comm {

@@ -6,6 +6,7 @@
 //! - [`entry`]: the way in and out of every function. No panic leaves it.
 //! - [`registry`]: pointers that C programs hold are names, looked up here and never followed, so
 //!   that one that was destroyed is an error and nothing worse.
+//! - `memory`: what happens when there is none left.
 //! - [`failure`]: which error is which code, function by function.
 //! - [`layout`]: the structures, with their sizes and offsets asserted.
 //!
@@ -24,6 +25,7 @@ pub mod library;
 pub mod log;
 pub mod master;
 pub mod members;
+mod memory;
 mod operations;
 mod quantization;
 pub mod registry;

@@ -11,7 +11,7 @@ use crate::entry::run;
 use crate::failure::{Call, Code, Failure};
 use crate::layout::{self, Enum, MasterHandle, SocketAddress};
 use crate::registry::Registry;
-use crate::signals;
+use crate::{memory, signals};
 
 /// Makes a master that does not listen yet.
 ///
@@ -90,6 +90,7 @@ pub unsafe extern "C" fn pcclRunMaster(master: *mut MasterHandle) -> Enum {
         let State::Planned(plan) = &*state else {
             return Err(Failure::usage("the master was run before"));
         };
+        memory::enough()?;
         let started = plan.start();
         let failed = started.as_ref().err().cloned();
         *state = started.map_or(State::Failed, |running| State::Running(Arc::new(running)));

@@ -8,7 +8,7 @@ use crate::communicator::connected;
 use crate::entry::run_initialized;
 use crate::failure::{Call, Code, Failure};
 use crate::layout::{self, CommHandle, Enum, SyncInfo, TensorInfo};
-use crate::signals;
+use crate::{memory, signals};
 
 /// Brings the group's tensors to the same content.
 ///
@@ -38,6 +38,13 @@ pub unsafe extern "C" fn pcclSynchronizeSharedState(
         };
         // SAFETY: the caller's promise about tensors and their names.
         let tensors = unsafe { tensors(&given) }?;
+        memory::enough()?;
+        let content = tensors
+            .iter()
+            .map(|t| t.length)
+            .fold(0, usize::saturating_add);
+        let books = tensors.len().saturating_mul(TENSOR_BYTES);
+        memory::room_for(books.saturating_add(content / CONTENT_PER_BYTE))?;
         let mut copies = copies_of_aliases(&tensors)?;
         let mut state = SharedState::new(given.revision);
         for (tensor, copy) in tensors.iter().zip(&mut copies) {
@@ -75,6 +82,7 @@ pub unsafe extern "C" fn pcclSynchronizeSharedState(
 /// thread goes on taking.
 fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
     let internal = |text: String| Failure::new(Code::InternalError, text);
+    memory::room_for(THREAD_BYTES)?;
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("pccl-sync".into());
         let thread = signals::blocked(|| builder.spawn_scoped(scope, work))
@@ -190,13 +198,22 @@ fn copies_of_aliases(tensors: &[Tensor]) -> Result<Vec<Option<Vec<u8>>>, Failure
                 )));
             }
             // SAFETY: the caller's promise about the bytes; nothing else refers to them yet.
-            *copy = Some(unsafe { tensor.bytes() }.to_vec());
+            *copy = Some(memory::copy(unsafe { tensor.bytes() })?);
         } else {
             last = Some(tensor);
         }
     }
     Ok(copies)
 }
+
+/// Memory that a thread needs to begin: the standard library cannot fail in it.
+const THREAD_BYTES: usize = 3 << 20;
+
+/// Memory that keeping the books of one tensor takes, amply.
+const TENSOR_BYTES: usize = 1024;
+
+/// Bytes of content for which the books of its parts take one byte, amply.
+const CONTENT_PER_BYTE: usize = 2048;
 
 #[cfg(test)]
 mod tests {

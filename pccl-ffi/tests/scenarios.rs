@@ -56,6 +56,28 @@ scenarios! {
     net_few_descriptors_give_codes => "descriptors",
 }
 
+macro_rules! limits {
+    ($($name:ident => $argument:literal),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                if std::env::consts::OS == "linux" {
+                    run(&program(&test_source("limits.c"), &[]), &[$argument]);
+                } else {
+                    println!("left out: what a process has is looked up in the way of Linux");
+                }
+            }
+        )*
+    };
+}
+
+limits! {
+    net_few_descriptors_for_everything_give_codes => "descriptors",
+    net_few_threads_give_codes => "threads",
+    net_little_memory_gives_codes => "memory",
+    net_threads_are_named_and_nothing_of_the_process_changes => "nothing_changed",
+}
+
 #[test]
 fn net_null_and_nonsense_have_documented_codes() {
     if posix() {

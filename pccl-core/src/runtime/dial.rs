@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use super::framed::MessageReader;
 use crate::config::Timing;
 use crate::error::{ConnectPhase, Error, Result};
+use crate::threads;
 use crate::transport::sockopt::{self, Role};
 use crate::wire::control::{ControlHello, ControlReply};
 use crate::wire::frame::{self, Party, Preamble};
@@ -83,8 +84,9 @@ async fn look_up(name: String) -> Result<Vec<SocketAddr>, String> {
         // Who asked may have given up.
         let _ = say.send(found.map_err(|e| e.to_string()));
     };
-    let thread = std::thread::Builder::new().name("pccl-resolve".into());
-    thread.spawn(ask).map_err(|e| e.to_string())?;
+    let thread = threads::named("pccl-resolve");
+    let thread = thread.and_then(|thread| thread.spawn(ask));
+    thread.map_err(|e| e.to_string())?;
     match heard.await {
         Ok(Ok(found)) if found.is_empty() => Err("the name has no address".into()),
         Ok(found) => found,

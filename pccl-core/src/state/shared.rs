@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::digest::{CHUNK_BYTES, TensorDigest, chunk_digest, root};
 use crate::error::UsageError;
 use crate::ids::ContentDigest;
+use crate::threads;
 use crate::trap::{self, Trap};
 use crate::types::{DataType, DigestKind, StateEntry, StateOffer, SyncStrategy};
 use crate::wire::frame::CONTROL_HELLO_LIMIT;
@@ -184,13 +185,13 @@ fn digest_all(kind: DigestKind, tensors: &[SharedTensor<'_>], most: u16) -> Vec<
     std::thread::scope(|scope| {
         let mut helpers = Vec::new();
         for _ in 1..threads {
-            let builder = std::thread::Builder::new().name("pccl-digest".into());
+            let thread = threads::named("pccl-digest");
             // Without it, this thread does more of the work.
             let help = || {
                 trap::pass(Trap::Digest);
                 work()
             };
-            helpers.extend(builder.spawn_scoped(scope, help).ok());
+            helpers.extend(thread.and_then(|t| t.spawn_scoped(scope, help)).ok());
         }
         let own = work();
         let others = helpers.into_iter().filter_map(|h| h.join().ok());

@@ -41,6 +41,9 @@ pub const FRAME_LIMIT: usize = 16 * 1024 * 1024;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
+    /// The system refused memory for a message.
+    #[error("the system refused memory for a message")]
+    NoMemory,
     /// Something else talks here.
     #[error("the other end does not speak this protocol (it began with {0:02x?})")]
     Magic([u8; 4]),
@@ -257,7 +260,10 @@ impl Decoder {
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.failed.is_none() {
             self.compact();
-            self.buffer.extend_from_slice(bytes);
+            match self.buffer.try_reserve(bytes.len()) {
+                Ok(()) => self.buffer.extend_from_slice(bytes),
+                Err(_) => self.failed = Some(FrameError::NoMemory),
+            }
         }
     }
 

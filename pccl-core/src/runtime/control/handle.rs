@@ -14,6 +14,7 @@ use crate::ids::{CallId, MemberId};
 use crate::membership::peer::{PeerInput, Request};
 use crate::runtime::calls::{self, Signal, Ticket, lock};
 use crate::runtime::events::Subscribers;
+use crate::threads;
 use crate::types::{Attributes, DigestKind};
 use crate::wire::control::{MemberInfo, Stamp};
 use crate::wire::reason::RequestCause;
@@ -59,11 +60,10 @@ impl ControlThread {
     pub(crate) fn start(master: String, config: PeerConfig) -> Result<Self> {
         let (commands, inbox) = mpsc::unbounded_channel();
         let shared = Arc::<Shared>::default();
-        let thread = std::thread::Builder::new()
-            .name("pccl-control".into())
-            .spawn({
+        let thread = threads::named("pccl-control")
+            .and_then(|thread| {
                 let shared = shared.clone();
-                move || driver::run(master, config, shared, inbox)
+                thread.spawn(move || driver::run(master, config, shared, inbox))
             })
             .map_err(|e| Error::Internal(format!("control thread: {e}")))?;
         Ok(Self {

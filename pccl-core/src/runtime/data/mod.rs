@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::collective::buffers::Lent;
 use crate::collective::engine::{EngineConfig, EngineEvent, EngineGroup, OpStats, StartReduce};
 use crate::ids::{CallId, LaneId, MemberId};
+use crate::threads;
 
 /// What the data thread tells its owner. There are never more of these than operations and lanes,
 /// and one [`DataEvent::Heard`] per heartbeat.
@@ -81,9 +82,8 @@ impl DataThread {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (commands, asked) = channel();
-        let thread = std::thread::Builder::new()
-            .name("pccl-data".into())
-            .spawn(move || driver::run(poll, config, asked, says))?;
+        let thread =
+            threads::named("pccl-data")?.spawn(move || driver::run(poll, config, asked, says))?;
         Ok(Self {
             commands,
             waker,

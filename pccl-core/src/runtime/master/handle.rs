@@ -14,6 +14,7 @@ use crate::ids::{Incarnation, MemberId, RunId};
 use crate::membership::master::Master;
 use crate::runtime::calls::lock;
 use crate::runtime::{listen, randomness};
+use crate::threads;
 
 /// A running master.
 pub(crate) struct MasterThread {
@@ -39,15 +40,14 @@ impl MasterThread {
         let (commands, inbox) = mpsc::unbounded_channel();
         let why = Arc::new(Mutex::new(None));
         let timing = config.timing;
-        let thread = std::thread::Builder::new()
-            .name("pccl-master".into())
-            .spawn({
+        let thread = threads::named("pccl-master")
+            .and_then(|thread| {
                 let why = why.clone();
-                move || {
+                thread.spawn(move || {
                     let new = |now| Master::new(config, run, Incarnation(1), seed, now);
                     let ended = driver::run(listener, timing, new, inbox);
                     *lock(&why) = Some(ended);
-                }
+                })
             })
             .map_err(|e| Error::Internal(format!("thread of the master: {e}")))?;
         Ok(Self {

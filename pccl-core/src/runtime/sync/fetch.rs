@@ -183,7 +183,7 @@ pub(super) fn fetch(
             task,
             seeder: seeder.id,
             link: link.map_err(|e| e.to_string())?,
-            scratch: vec![0; CHUNK_BYTES as usize].into_boxed_slice(),
+            scratch: room_for_a_chunk()?,
             packed: Vec::new(),
         };
         fetch.heard(seeder.id);
@@ -191,6 +191,16 @@ pub(super) fn fetch(
     });
     asked.answered = result.is_ok();
     result
+}
+
+/// Zeros. The error says that the system has no memory left.
+pub(super) fn room_for_a_chunk() -> Result<Vec<u8>, String> {
+    let mut room = Vec::new();
+    let refused = |_| "the system refused memory for a chunk".to_owned();
+    room.try_reserve_exact(CHUNK_BYTES as usize)
+        .map_err(refused)?;
+    room.resize(CHUNK_BYTES as usize, 0);
+    Ok(room)
 }
 
 /// What one seeder is asked for. Left to others unless it was answered, also when this thread
@@ -240,7 +250,7 @@ struct Fetcher<'f, 't> {
     seeder: MemberId,
     link: Framed,
     /// A chunk stays here until it is known to be right.
-    scratch: Box<[u8]>,
+    scratch: Vec<u8>,
     /// One that comes compressed, as it comes. Not there before the first.
     packed: Vec<u8>,
 }
@@ -345,7 +355,9 @@ impl Fetcher<'_, '_> {
         match packed {
             None => self.link.bytes(scratch)?,
             Some(packed) => {
-                self.packed.resize(CHUNK_BYTES as usize, 0);
+                if self.packed.is_empty() {
+                    self.packed = room_for_a_chunk()?;
+                }
                 let Some(part) = self.packed.get_mut(..packed).filter(|_| packed < wanted) else {
                     return Err(format!("{packed} bytes for {wanted} compressed ones"));
                 };

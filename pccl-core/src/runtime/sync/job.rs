@@ -1,6 +1,7 @@
 //! The user's part of a synchronisation, from the plan to the verdict.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -19,6 +20,7 @@ use crate::membership::peer::PeerInput;
 use crate::state::digest::{CHUNK_BYTES, TensorDigest, state_digest};
 use crate::state::ledger::{Ledger, Wanted};
 use crate::state::shared::SharedTensor;
+use crate::threads;
 use crate::transport::slots::Slot;
 use crate::trap::{self, Trap};
 use crate::types::DigestKind;
@@ -282,12 +284,13 @@ impl<'t: 'env, 'env, F: Fn(PeerInput)> Job<'_, 'env, 't, F> {
     fn serve(&self, stream: TcpStream, reader: MemberId, slot: Slot) {
         let (seed, cancel) = (self.seed, self.cancel);
         let silence = self.task.timing.peer_timeout * 2;
-        let started = thread().spawn_scoped(self.scope, move || {
+        let work = move || {
             let _slot = slot;
             if let Err(cause) = whole(|| serve(seed, stream, cancel, silence)) {
                 tracing::debug!(target: "pccl::peer", %reader, cause, "stopped serving state");
             }
-        });
+        };
+        let started = thread().and_then(|thread| thread.spawn_scoped(self.scope, work));
         if let Err(cause) = started {
             tracing::warn!(target: "pccl::peer", %reader, %cause, "no thread to serve state");
         }
@@ -301,12 +304,13 @@ impl<'t: 'env, 'env, F: Fn(PeerInput)> Job<'_, 'env, 't, F> {
             let (fetched, task, cancel) = (self.fetch, self.task, self.cancel);
             let back = self.orders.back.clone();
             let id = seeder.id;
-            let started = thread().spawn_scoped(self.scope, move || {
+            let work = move || {
                 let result = whole(|| fetch(fetched, task, &seeder, cancel));
                 // The receiver outlives this thread.
                 let seeder = seeder.id;
                 let _ = back.send(Message::Fetched { seeder, result });
-            });
+            };
+            let started = thread().and_then(|thread| thread.spawn_scoped(self.scope, work));
             if let Err(cause) = started {
                 self.seeders.ended(id, Err(cause.to_string()));
             }
@@ -349,8 +353,8 @@ fn failed(task: &Task, what: String) -> PeerInput {
     }
 }
 
-fn thread() -> Builder {
-    Builder::new().name("pccl-state".into())
+fn thread() -> io::Result<Builder> {
+    threads::named("pccl-state")
 }
 
 /// A bug in one connection's thread is that connection's end, not that of the user's call.

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::cancel::Cancel;
+use super::fetch::room_for_a_chunk;
 use super::framed::Framed;
 use crate::ids::ContentDigest;
-use crate::state::digest::{CHUNK_BYTES, chunk_range};
+use crate::state::digest::chunk_range;
 use crate::state::packing::{Packing, SAMPLE_BYTES, worth};
 use crate::trap::{self, Trap};
 use crate::wire::control::OpName;
@@ -167,7 +168,7 @@ impl Giver<'_, '_> {
 /// A compressor, and where its output goes.
 struct Packer<'s> {
     compressor: zstd::bulk::Compressor<'static>,
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     all: &'s AtomicUsize,
 }
 
@@ -177,13 +178,15 @@ impl<'s> Packer<'s> {
         let more = |n: usize| (n < PACKERS).then_some(n + 1);
         all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .ok()?;
-        let compressor = zstd::bulk::Compressor::new(LEVEL);
-        if compressor.is_err() {
+        let compressor = zstd::bulk::Compressor::new(LEVEL).ok();
+        let made = compressor.zip(room_for_a_chunk().ok());
+        if made.is_none() {
             all.fetch_sub(1, Ordering::Relaxed);
         }
+        let (compressor, buffer) = made?;
         Some(Self {
-            compressor: compressor.ok()?,
-            buffer: vec![0; CHUNK_BYTES as usize].into_boxed_slice(),
+            compressor,
+            buffer,
             all,
         })
     }
