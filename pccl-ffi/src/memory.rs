@@ -224,18 +224,17 @@ const ALIGN: usize = 16;
 mod tests {
     use super::*;
 
-    fn reserve() -> Box<Reserve> {
-        Box::new(Reserve {
-            used: AtomicBool::new(false),
-            locked: AtomicBool::new(false),
-            taken: UnsafeCell::new([0; WORDS]),
-            memory: UnsafeCell::new(Memory([0; SIZE])),
-        })
-    }
+    /// Apart from the one that the other tests may come to need.
+    static OWN: Reserve = Reserve {
+        used: AtomicBool::new(false),
+        locked: AtomicBool::new(false),
+        taken: UnsafeCell::new([0; WORDS]),
+        memory: UnsafeCell::new(Memory([0; SIZE])),
+    };
 
     #[test]
     fn pieces_are_apart_and_come_back() {
-        let reserve = reserve();
+        let reserve = &OWN;
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
         let sizes = [1, 64, 65, LARGEST, 0];
         let pieces: Vec<_> = sizes.iter().map(|s| reserve.take(layout(*s))).collect();
