@@ -86,6 +86,13 @@ fn net_null_and_nonsense_have_documented_codes() {
 }
 
 #[test]
+fn net_absurd_counts_odd_pointers_and_the_end_in_the_middle() {
+    if posix() {
+        run(&program(&test_source("hostile.c"), &[]), &[]);
+    }
+}
+
+#[test]
 fn net_the_c_side_is_clean_under_sanitizers() {
     if std::env::consts::OS != "linux" {
         println!("left out: the sanitizers are tried on Linux only");

@@ -205,20 +205,28 @@ static void quantised_body(peer *self) {
     }
 }
 
+/* An operation between two moves as much as the buffer has, both ways: half as partial sums, half as results. */
+static void counted(const pcclReduceInfo_t *info, size_t bytes) {
+    REQUIRE(info->local_world_size == 2);
+    REQUIRE(info->tx_bytes == bytes && info->rx_bytes == bytes);
+}
+
 /* ---- Calls that must wait for collectives ---- */
 
 static void update_while_open(peer *self) {
     float send[1024] = {1}, recv[1024];
     pcclReduceDescriptor_t d = descriptor(pcclFloat, 1024, pcclSum, 1);
     pcclAsyncReduceOp_t op;
+    pcclReduceInfo_t info;
     bool pending = true;
     OK(pcclAllReduceAsync(send, recv, &d, self->comm, &op));
     EXPECT(pcclPendingAsyncOps, pcclUpdateTopology(self->comm));
     EXPECT(pcclPendingAsyncOps, pcclOptimizeTopology(self->comm));
     OK(pcclArePeersPending(self->comm, &pending));
     REQUIRE(!pending);
-    OK(pcclAwaitAsyncReduce(&op, NULL));
+    OK(pcclAwaitAsyncReduce(&op, &info));
     REQUIRE(recv[0] == 2);
+    counted(&info, sizeof send);
     OK(pcclUpdateTopology(self->comm));
     OK(pcclOptimizeTopology(self->comm));
 }
@@ -230,6 +238,8 @@ static void sync_while_open(peer *self) {
     pcclSharedState_t state;
     pcclReduceDescriptor_t d = descriptor(pcclFloat, 1024, pcclSum, 1);
     pcclAsyncReduceOp_t op;
+    pcclReduceInfo_t info;
+    pcclSharedStateSyncInfo_t moved = {77, 77};
     memset(content, 7, sizeof content);
     memset(&tensor, 0, sizeof tensor);
     tensor.name = "key1";
@@ -241,9 +251,14 @@ static void sync_while_open(peer *self) {
     state.infos = &tensor;
     OK(pcclAllReduceAsync(send, recv, &d, self->comm, &op));
     EXPECT(pcclPendingAsyncOps, pcclSynchronizeSharedState(self->comm, &state,
-                                                           PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, NULL));
-    OK(pcclAwaitAsyncReduce(&op, NULL));
+                                                           PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &moved));
+    REQUIRE(moved.tx_bytes == 77 && moved.rx_bytes == 77);
+    OK(pcclAwaitAsyncReduce(&op, &info));
     REQUIRE(recv[0] == 2);
+    counted(&info, sizeof send);
+    /* And then it works, and moves nothing where nothing differs. */
+    OK(pcclSynchronizeSharedState(self->comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &moved));
+    REQUIRE(moved.tx_bytes == 0 && moved.rx_bytes == 0);
 }
 
 /* ---- Tags ---- */
@@ -254,6 +269,7 @@ static void two_tags(peer *self) {
     pcclReduceDescriptor_t sum = descriptor(pcclFloat, COUNT, pcclSum, 123);
     pcclReduceDescriptor_t max = descriptor(pcclFloat, COUNT, pcclMax, 456);
     pcclAsyncReduceOp_t sum_op, max_op;
+    pcclReduceInfo_t sum_info, max_info;
     int i;
     for (i = 0; i < COUNT; i++) {
         sum_in[i] = (float)(i + self->index);
@@ -262,8 +278,10 @@ static void two_tags(peer *self) {
     OK(pcclAllReduceAsync(sum_in, sum_out, &sum, self->comm, &sum_op));
     OK(pcclAllReduceAsync(max_in, max_out, &max, self->comm, &max_op));
     REQUIRE(sum_op.comm == self->comm && sum_op.tag == 123);
-    OK(pcclAwaitAsyncReduce(&sum_op, NULL));
-    OK(pcclAwaitAsyncReduce(&max_op, NULL));
+    OK(pcclAwaitAsyncReduce(&sum_op, &sum_info));
+    OK(pcclAwaitAsyncReduce(&max_op, &max_info));
+    counted(&sum_info, sizeof sum_in);
+    counted(&max_info, sizeof max_in);
     for (i = 0; i < COUNT; i++) {
         REQUIRE(sum_out[i] == (float)(2 * i + 1));
         REQUIRE(max_out[i] == (float)i);
@@ -274,6 +292,7 @@ static void same_tag(peer *self) {
     float send[1024] = {1}, recv[1024], other[1024];
     pcclReduceDescriptor_t d = descriptor(pcclFloat, 1024, pcclSum, 123);
     pcclAsyncReduceOp_t op, refused;
+    pcclReduceInfo_t info, untouched;
     bool done = false;
     OK(pcclAllReduceAsync(send, recv, &d, self->comm, &op));
     EXPECT(pcclInvalidArgument, pcclAllReduceAsync(send, other, &d, self->comm, &refused));
@@ -283,18 +302,39 @@ static void same_tag(peer *self) {
     }
     EXPECT(pcclInvalidArgument, pcclAllReduceAsync(send, other, &d, self->comm, &refused));
     EXPECT(pcclPendingAsyncOps, pcclUpdateTopology(self->comm));
-    OK(pcclAwaitAsyncReduce(&op, NULL));
+    OK(pcclAwaitAsyncReduce(&op, &info));
     REQUIRE(recv[0] == 2);
-    EXPECT(pcclRankConnectionLost, pcclAwaitAsyncReduce(&op, NULL));
-    OK(pcclAllReduce(send, recv, &d, self->comm, NULL));
+    counted(&info, sizeof send);
+    memset(&info, 0x5a, sizeof info);
+    untouched = info;
+    EXPECT(pcclRankConnectionLost, pcclAwaitAsyncReduce(&op, &info));
+    REQUIRE(memcmp(&info, &untouched, sizeof info) == 0);
+    OK(pcclAllReduce(send, recv, &d, self->comm, &info));
+    counted(&info, sizeof send);
 }
 
 /* ---- Joining ---- */
+
+/* Those of one group reduce together; who is alone in a group is told so, and moves nothing. */
+static void reduce_if_together(pcclComm_t *comm, int same) {
+    float send[1024] = {1}, recv[1024] = {9};
+    pcclReduceDescriptor_t d = descriptor(pcclFloat, 1024, pcclSum, 1);
+    pcclReduceInfo_t info = {5, 6, 7};
+    if (same) {
+        OK(pcclAllReduce(send, recv, &d, comm, &info));
+        REQUIRE(recv[0] == 2);
+        counted(&info, sizeof send);
+    } else {
+        EXPECT(pcclTooFewPeers, pcclAllReduce(send, recv, &d, comm, &info));
+        REQUIRE(recv[0] == 9 && info.local_world_size == 5 && info.tx_bytes == 6 && info.rx_bytes == 7);
+    }
+}
 
 static void *late_peer(void *argument) {
     peer *self = (peer *)argument;
     OK(pcclConnect(self->comm));
     REQUIRE(attribute(self->comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) == 2);
+    reduce_if_together(self->comm, self->index);
     return NULL;
 }
 
@@ -310,12 +350,14 @@ static void accept_one(uint32_t first_group, uint32_t second_group) {
     OK(pcclConnect(first));
     REQUIRE(attribute(first, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) == 1);
     second.all = &all;
+    second.index = same;
     second.comm = new_peer(port, second_group);
     REQUIRE(pthread_create(&second.thread, NULL, late_peer, &second) == 0);
     while (attribute(first, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) != 2) {
         OK(pcclUpdateTopology(first));
         REQUIRE(attribute(first, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) <= 2);
     }
+    reduce_if_together(first, same);
     pthread_join(second.thread, NULL);
     REQUIRE(attribute(first, PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE) == (same ? 2 : 1));
     REQUIRE(attribute(first, PCCL_ATTRIBUTE_NUM_DISTINCT_PEER_GROUPS) == (same ? 1 : 2));
