@@ -5,6 +5,7 @@ use super::scratch::{BlockPool, grow};
 use crate::collective::plan::{Step, segments};
 use crate::collective::ranges::Span;
 use crate::kernels::{self, Coding, Form};
+use crate::trap::{self, Trap};
 use crate::types::{ReduceDescriptor, ReduceOp};
 
 impl Op {
@@ -35,6 +36,7 @@ impl Op {
                 let (own, out) = self.lent.both(start, len).ok_or_else(outside)?;
                 kernels::fold_finish(data_type, op, world, incoming, own, out)?;
             }
+            trap::pass(Trap::Fold);
             self.has_result(part);
             return Ok(());
         }
