@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use pccl_core::config::PeerConfig;
 use pccl_core::testing::{Relay, Rules};
@@ -34,6 +35,8 @@ fn behind_relays(seeders: usize) -> (Master, Vec<Communicator>, Vec<Relay>) {
         let config = PeerConfig {
             listen: Some(listen),
             announce: vec![relay.address()],
+            // Content this plain would fly.
+            compress_state: false,
             ..PeerConfig::default()
         };
         add_with(&mut members, &address, config);
@@ -85,6 +88,50 @@ fn seeders_that_die_half_way_cost_their_chunks_only() {
         });
         let sizes = members[2..].iter().map(|m| m.attributes().group_world_size);
         assert_eq!(sizes.collect::<Vec<_>>(), [2, 2]);
+    });
+}
+
+/// Time that a joiner takes to get the state from so many members, each behind a slow path; of
+/// those, `dying` die when it has half of it.
+fn time_to_join(seeders: usize, dying: usize) -> Duration {
+    let (_master, members, _relays) = behind_relays(seeders);
+    std::thread::scope(|scope| {
+        let seeding: Vec<_> = members[..seeders]
+            .iter()
+            .map(|member| scope.spawn(move || state(1).at(7).sync(member)))
+            .collect();
+        let joiner = &members[seeders];
+        let joining = scope.spawn(move || {
+            let mut state = state(0);
+            let begin = Instant::now();
+            let info = state.sync(joiner).unwrap();
+            assert_eq!((state.value(0), info.rx_bytes), (1, SIZE as u64));
+            begin.elapsed()
+        });
+        let half = |p: SyncProgress| p.fetched >= p.total / 2;
+        while dying > 0 && !joiner.sync_progress().is_some_and(half) {
+            std::thread::yield_now();
+        }
+        for member in &members[..dying] {
+            member.abandon();
+        }
+        let succeeded = seeding.into_iter().filter_map(|s| s.join().unwrap().ok());
+        assert_eq!(succeeded.count(), seeders - dying);
+        joining.join().unwrap()
+    })
+}
+
+#[test]
+fn three_slow_seeders_are_faster_than_one_and_their_deaths_cost_their_share() {
+    within_limit(|| {
+        let one = time_to_join(1, 0).as_secs_f64();
+        let three = time_to_join(3, 0).as_secs_f64();
+        let dying = time_to_join(3, 2).as_secs_f64();
+        println!("one {one:.3} s, three {three:.3} s, two of them dying {dying:.3} s");
+        // On an idle machine it is 2.7 and more.
+        assert!(one / three > 2.0, "{one} s from one, {three} s from three");
+        // Half of it from three, half of it from one: two thirds, and whatever a busy machine adds.
+        assert!(dying < 0.9 * one, "{dying} s, {one} s from one");
     });
 }
 

@@ -176,12 +176,13 @@ impl Ledger {
     }
 
     /// A seeder gives nothing while others have nothing else to do: what it was asked for is to be
-    /// had from them too. Chunks that it gives after all are taken, if it is the first. Returns
-    /// whether it was asked for anything.
+    /// had from them too. What it gives after all is taken, if it is the first. Returns whether it was
+    /// asked for anything. A tensor that may differ stays with it: all of it would have to come
+    /// again from another one, and two slow seeders would take turns for ever.
     pub fn stalled(&mut self, seeder: MemberId) -> bool {
         let mut any = false;
         for tensor in self.tensors.iter_mut().skip(self.finished) {
-            if tensor.waits_for(seeder) {
+            if tensor.wanted.expected.is_some() && tensor.waits_for(seeder) {
                 any = true;
                 tensor.lost(seeder);
             }
@@ -280,11 +281,20 @@ impl Tensor {
     }
 
     fn listed(&mut self, seeder: MemberId, page: &[ContentDigest]) -> Result<u64, String> {
-        let List::Coming(from, digests, under_way) = &mut self.list else {
-            return Err("digests that nobody asked for".into());
+        let mut late = Vec::new();
+        let (digests, under_way) = match &mut self.list {
+            List::Coming(from, digests, under_way) if *from == seeder => (digests, under_way),
+            _ if self.wanted.expected.is_none() => {
+                return Err("digests that nobody asked for".into());
+            }
+            // Another one gives them now. A whole list that is right is welcome all the same.
+            List::Open | List::Coming(..) if page.len() as u64 == self.chunks => {
+                (&mut late, &mut false)
+            }
+            _ => return Ok(0),
         };
         let left = self.chunks - digests.len() as u64;
-        if *from != seeder || page.len() as u64 != left.min(DIGESTS_PER_REQUEST.into()) {
+        if page.len() as u64 != left.min(DIGESTS_PER_REQUEST.into()) {
             return Err(format!(
                 "{} digests of chunks where {left} are left",
                 page.len()

@@ -102,6 +102,11 @@ impl<'t> Fetch<'t> {
         self.progress().ledger.is_complete()
     }
 
+    /// What a seeder was asked for is to be had from others, at once.
+    pub(super) fn lost(&self, seeder: MemberId) {
+        self.update(|ledger| ledger.lost(seeder));
+    }
+
     /// Nothing more is to be fetched.
     pub(super) fn end(&self) {
         self.progress().ended = true;

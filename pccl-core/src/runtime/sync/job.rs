@@ -268,7 +268,10 @@ impl<'t: 'env, 'env, F: Fn(PeerInput)> Job<'_, 'env, 't, F> {
         match message {
             Message::End => return true,
             Message::Plan(task) => {
-                self.seeders.replace(&task.plan.seeders, task.own);
+                // Who is no member any more is not waited for.
+                for id in self.seeders.replace(&task.plan.seeders, task.own) {
+                    self.fetch.lost(id);
+                }
                 self.reported = self.reported && self.fetch.is_complete();
             }
             Message::Serve {

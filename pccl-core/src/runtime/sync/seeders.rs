@@ -43,20 +43,25 @@ impl Seeders {
     }
 
     /// Other seeders from now on. Each has all its tries again; those that are being fetched from
-    /// stay so.
-    pub(super) fn replace(&mut self, seeders: &[MemberInfo], own: MemberId) {
+    /// stay so. Returns those of them that are off the list.
+    pub(super) fn replace(&mut self, seeders: &[MemberInfo], own: MemberId) -> Vec<MemberId> {
         let mut next = Self::new(seeders, own);
+        let mut off = Vec::new();
         for seeder in self.all.drain(..).filter(|s| s.busy) {
             match next.all.iter_mut().find(|s| s.info.id == seeder.info.id) {
                 Some(same) => same.busy = true,
                 // Not to be tried again once it has ended.
-                None => next.all.push(Seeder {
-                    failures: TRIES,
-                    ..seeder
-                }),
+                None => {
+                    off.push(seeder.info.id);
+                    next.all.push(Seeder {
+                        failures: TRIES,
+                        ..seeder
+                    });
+                }
             }
         }
         *self = next;
+        off
     }
 
     /// Seeders that are being fetched from.
@@ -171,7 +176,7 @@ mod tests {
         }
         assert!(seeders.exhausted() && seeders.retry_at().is_none());
         assert_eq!(seeders.causes(), "m1: gone");
-        seeders.replace(&infos(&[1, 2]), MemberId(9));
+        assert_eq!(seeders.replace(&infos(&[1, 2]), MemberId(9)), []);
         assert!(!seeders.exhausted());
     }
 
@@ -180,7 +185,7 @@ mod tests {
         let now = Instant::now();
         let mut seeders = Seeders::new(&infos(&[1]), MemberId(9));
         let id = seeders.pick(now).unwrap().id;
-        seeders.replace(&infos(&[]), MemberId(9));
+        assert_eq!(seeders.replace(&infos(&[]), MemberId(9)), [MemberId(1)]);
         assert!(seeders.busy() == 1 && !seeders.exhausted());
         seeders.ended(id, Ok(()));
         assert!(seeders.exhausted());
