@@ -469,6 +469,55 @@ typedef struct pcclMemberInfo_t {
 PCCL_EXPORT pcclResult_t pcclGetMembers(const pcclComm_t *communicator, pcclMemberInfo_t *PCCL_NULLABLE members,
                                         size_t capacity, size_t *count_out);
 
+/* ---- Shared state ---- */
+
+typedef struct pcclSyncProgress_t {
+    /* Zero: nothing is being fetched, or it is not known yet what. */
+    uint64_t total_bytes;
+    uint64_t fetched_bytes;
+    uint64_t elapsed_ms;
+    uint64_t bytes_per_second;
+    /* UINT64_MAX: nothing has come yet. */
+    uint64_t left_ms;
+} pcclSyncProgress_t;
+
+/* How far pcclSynchronizeSharedState has come that another thread is in. */
+PCCL_EXPORT pcclResult_t pcclGetSyncProgress(const pcclComm_t *communicator, pcclSyncProgress_t *progress_out);
+
+typedef struct pcclSyncSource_t {
+    /* As by pcclGetMemberId. */
+    uint64_t member;
+    uint64_t bytes;
+} pcclSyncSource_t;
+
+/*
+ * Who gave this peer how much in its last synchronisation that succeeded: the first `capacity` go to `sources` (null if
+ * zero), `count_out` gets how many there are.
+ */
+PCCL_EXPORT pcclResult_t pcclGetSyncSources(const pcclComm_t *communicator, pcclSyncSource_t *PCCL_NULLABLE sources,
+                                            size_t capacity, size_t *count_out);
+
+typedef struct pcclDivergence_t {
+    /* Cut to fit; ends with a zero. */
+    char tensor[64];
+    /* From the first to behind the last byte that differed. */
+    uint64_t begin;
+    uint64_t end;
+    /* Last revision at which all had the same, if `has_since`; otherwise this was the first synchronisation. */
+    uint64_t since;
+    /* One of the members that had the elected content, and how many they were. */
+    uint64_t holder;
+    uint64_t holders;
+    bool has_since;
+} pcclDivergence_t;
+
+/*
+ * Tensors of this peer that were not the elected ones in its last synchronisation that succeeded, although it was at the
+ * same revision: memory, a computation or a program has gone wrong. As pcclGetSyncSources.
+ */
+PCCL_EXPORT pcclResult_t pcclGetDivergences(const pcclComm_t *communicator, pcclDivergence_t *PCCL_NULLABLE divergences,
+                                            size_t capacity, size_t *count_out);
+
 /* ---- Collectives ---- */
 
 /* Memory, and where it is. This version takes pcclDeviceCpu with device_index 0 and no stream. */

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pccl_core::config::PeerConfig;
 use pccl_core::error::{Error, UsageError};
 use pccl_core::ids::PeerGroup;
-use pccl_core::{Begin, CallOptions, Communicator};
+use pccl_core::{Begin, CallOptions, Communicator, SyncInfo};
 
 use crate::arguments::{address, growing, input, limit, output, text};
 use crate::entry::run_initialized;
@@ -214,6 +214,8 @@ pub(crate) struct Comm {
     process: u32,
     /// Collectives that were launched and not awaited.
     pub(crate) operations: Operations,
+    /// What the last synchronisation that succeeded did.
+    pub(crate) last_sync: Mutex<SyncInfo>,
 }
 
 #[derive(Debug)]
@@ -355,6 +357,7 @@ fn create(master: &str, config: PeerConfig, limit_ms: u64) -> Result<*mut CommHa
         limit_ms: AtomicU64::new(limit_ms),
         process: std::process::id(),
         operations: Operations::default(),
+        last_sync: Mutex::default(),
     };
     COMMS.insert(comm).ok_or_else(no_names)
 }

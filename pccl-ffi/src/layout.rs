@@ -185,6 +185,52 @@ pub struct SyncInfo {
     pub rx_bytes: u64,
 }
 
+/// `pcclSyncProgress_t`.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C)]
+pub struct SyncProgress {
+    /// Bytes to fetch.
+    pub total_bytes: u64,
+    /// Bytes fetched.
+    pub fetched_bytes: u64,
+    /// Time since it is known what to fetch.
+    pub elapsed_ms: u64,
+    /// On average.
+    pub bytes_per_second: u64,
+    /// Time that the rest takes; the largest number if that is not known.
+    pub left_ms: u64,
+}
+
+/// `pcclSyncSource_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SyncSource {
+    /// Who gave.
+    pub member: u64,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// `pcclDivergence_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Divergence {
+    /// Name of the tensor, cut to fit, ending with a zero.
+    pub tensor: [u8; TEXT],
+    /// First byte that differed.
+    pub begin: u64,
+    /// Byte behind the last that differed.
+    pub end: u64,
+    /// Revision at which all had the same.
+    pub since: u64,
+    /// One of those that had the elected content.
+    pub holder: u64,
+    /// How many they were.
+    pub holders: u64,
+    /// Whether `since` is known.
+    pub has_since: bool,
+}
+
 /// `pcclBuildInfo_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -276,7 +322,7 @@ pub struct MasterConfig {
 /// `pcclLogCallback_t`, or none.
 pub type LogCallback = Option<unsafe extern "C" fn(Enum, *const c_char, *mut c_void)>;
 
-/// Bytes of a text in [`MemberInfo`].
+/// Bytes of a text in a structure.
 pub(crate) const TEXT: usize = 64;
 
 macro_rules! layout {
@@ -311,6 +357,13 @@ layout! {
     }
     SharedState: 24 / 8 { revision @ 0, count @ 8, infos @ 16 }
     SyncInfo: 16 / 8 { tx_bytes @ 0, rx_bytes @ 8 }
+    SyncProgress: 40 / 8 {
+        total_bytes @ 0, fetched_bytes @ 8, elapsed_ms @ 16, bytes_per_second @ 24, left_ms @ 32,
+    }
+    SyncSource: 16 / 8 { member @ 0, bytes @ 8 }
+    Divergence: 112 / 8 {
+        tensor @ 0, begin @ 64, end @ 72, since @ 80, holder @ 88, holders @ 96, has_since @ 104,
+    }
     BuildInfo: 1 / 1 { has_cuda_support @ 0 }
     CommConfig: 64 / 8 {
         struct_size @ 0, master @ 8, name @ 16, listen @ 24, announce @ 32, peer_group @ 40,

@@ -31,3 +31,4 @@ mod quantization;
 pub mod registry;
 mod signals;
 pub mod state;
+pub mod sync_info;

@@ -95,7 +95,7 @@ fn no_member() -> Failure {
 }
 
 /// As much of a text as fits before its zero, without half a character.
-fn cut(text: &str) -> [u8; TEXT] {
+pub(crate) fn cut(text: &str) -> [u8; TEXT] {
     let mut bytes = [0; TEXT];
     let mut end = text.len().min(TEXT - 1);
     while !text.is_char_boundary(end) {

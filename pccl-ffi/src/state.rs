@@ -1,5 +1,7 @@
 //! Synchronisation of the shared state.
 
+use std::sync::PoisonError;
+
 use pccl_core::types::DataType;
 use pccl_core::{CallOptions, SharedState};
 
@@ -74,6 +76,10 @@ pub unsafe extern "C" fn pcclSynchronizeSharedState(
                 rx_bytes: done.rx_bytes,
             });
         }
+        *comm
+            .last_sync
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = done;
         Ok(())
     })
 }

@@ -37,18 +37,21 @@ const OLD: [&str; 19] = [
 ];
 
 /// The functions that are new.
-const NEW: [&str; 15] = [
+const NEW: [&str; 18] = [
     "pcclAllReduceAsyncEx",
     "pcclAwaitAsyncReduceFor",
     "pcclCancelAsyncReduce",
     "pcclCreateCommunicatorEx",
     "pcclCreateMasterEx",
+    "pcclGetDivergences",
     "pcclGetLastError",
     "pcclGetMasterPort",
     "pcclGetMemberId",
     "pcclGetMembers",
     "pcclGetRank",
     "pcclGetResultName",
+    "pcclGetSyncProgress",
+    "pcclGetSyncSources",
     "pcclGetVersion",
     "pcclSetLogCallback",
     "pcclSetTimeLimit",

@@ -19,6 +19,13 @@ use crate::operation::{Operation, What, descriptor};
 use crate::sync::{Tensor, synchronise};
 use crate::wait::{seconds, wait};
 
+/// What a synchronisation moved: bytes given, bytes fetched, the revision, who gave how much, and
+/// what differed: tensor, first byte, the one behind the last, who had the elected content, since
+/// which revision.
+type Moved = (u64, u64, u64, Vec<(u64, u64)>, Vec<Differed>);
+
+type Differed = (String, u64, u64, Vec<u64>, Option<u64>);
+
 /// A peer. Leaves the run, in good order, when it is destroyed.
 #[pyclass(frozen, module = "pccl._native")]
 pub(crate) struct Communicator {
@@ -168,7 +175,7 @@ impl Communicator {
         revision: u64,
         strategy: u8,
         limit: Option<f64>,
-    ) -> PyResult<(u64, u64, u64)> {
+    ) -> PyResult<Moved> {
         let core = self.core(py, Function::Sync)?;
         let options = CallOptions {
             limit: seconds(py, Function::Sync, limit)?,
@@ -177,7 +184,24 @@ impl Communicator {
         // After a `leave` elsewhere this is the last one, whose end takes a while.
         detached(py, || drop(core));
         let info = info?;
-        Ok((info.tx_bytes, info.rx_bytes, info.revision))
+        let sources = info.sources.iter().map(|(id, bytes)| (id.0, *bytes));
+        let divergences = info.divergences.into_iter().map(|d| {
+            let holders = d.holders.iter().map(|id| id.0).collect();
+            (d.key, d.bytes.start, d.bytes.end, holders, d.since)
+        });
+        Ok((
+            info.tx_bytes,
+            info.rx_bytes,
+            info.revision,
+            sources.collect(),
+            divergences.collect(),
+        ))
+    }
+
+    fn sync_progress(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, f64)>> {
+        let core = self.core(py, Function::Other("sync_progress"))?;
+        let progress = core.sync_progress();
+        Ok(progress.map(|p| (p.total, p.fetched, p.elapsed.as_secs_f64())))
     }
 
     fn events(&self, py: Python<'_>) -> PyResult<Events> {

@@ -68,6 +68,36 @@ def test_the_popular_content_reaches_the_odd_one_out() -> None:
         assert fetched[0] >= 1_600_000 and fetched[1:] == [0, 0]
 
 
+def test_what_should_have_been_the_same_is_named_and_so_is_who_gave_what() -> None:
+    with run_of(3) as peers:
+
+        def sync(index: int, peer: pccl.Communicator) -> pccl.SharedStateSyncInfo:
+            weights = np.zeros(1000, np.int64)
+            state = state_of(np.ones(2), weights, revision=4)
+            first = peer.sync_shared_state(state)
+            assert not first.sources and not first.divergences
+            assert peer.sync_progress() is None
+            weights[10] = index == 2
+            state.push_revision()
+            return peer.sync_shared_state(state)
+
+        infos = each(peers, sync)
+        assert all(not info.divergences and not info.sources for info in infos[:2])
+        ids = [peer.member_id for peer in peers]
+        (divergence,) = infos[2].divergences
+        assert (divergence.tensor, divergence.since) == ("tensor 1", 4)
+        assert (divergence.begin, divergence.end) == (80, 81)
+        assert set(divergence.holders) == {ids[0], ids[1]}
+        assert infos[2].rx_bytes == 8000 == sum(infos[2].sources.values())
+        assert infos[2].sources.keys() <= {ids[0], ids[1]}
+
+
+def test_progress_says_rate_and_time_left() -> None:
+    progress = pccl.SyncProgress(300, 100, 2.0)
+    assert (progress.rate, progress.time_left) == (50.0, 4.0)
+    assert pccl.SyncProgress(300, 0, 2.0).time_left is None
+
+
 def test_a_newcomer_gets_content_and_revision() -> None:
     with master() as node:
         old, new = (pccl.Communicator(node.address) for _ in range(2))

@@ -17,6 +17,7 @@ static void every_call(pcclResult_t wanted, pcclComm_t *comm) {
     pcclReduceCall_t call;
     size_t count;
     uint64_t id;
+    pcclSyncProgress_t progress;
     uint32_t rank;
     bool flag;
     int value;
@@ -41,6 +42,9 @@ static void every_call(pcclResult_t wanted, pcclComm_t *comm) {
     EXPECT(wanted, pcclGetMemberId(comm, &id));
     EXPECT(wanted, pcclGetRank(comm, &rank));
     EXPECT(wanted, pcclGetMembers(comm, NULL, 0, &count));
+    EXPECT(wanted, pcclGetSyncProgress(comm, &progress));
+    EXPECT(wanted, pcclGetSyncSources(comm, NULL, 0, &count));
+    EXPECT(wanted, pcclGetDivergences(comm, NULL, 0, &count));
     EXPECT(wanted, pcclAllReduceAsyncEx(&call, comm, &handle));
     EXPECT(wanted, pcclAwaitAsyncReduceFor(&handle, 1, &flag, NULL));
     EXPECT(wanted, pcclTestAsyncReduce(&handle, &flag));
@@ -167,6 +171,9 @@ static void alone(void) {
     OK(pcclGetMembers(comm, &member, 1, &count));
     REQUIRE(count == 1 && member.id == id);
     EXPECT(pcclInvalidArgument, pcclGetMembers(comm, NULL, 1, &count));
+    EXPECT(pcclInvalidArgument, pcclGetSyncProgress(comm, NULL));
+    EXPECT(pcclInvalidArgument, pcclGetSyncSources(comm, NULL, 1, &count));
+    EXPECT(pcclInvalidArgument, pcclGetDivergences(comm, NULL, 0, NULL));
 
     EXPECT(pcclTooFewPeers, pcclAllReduce(send_buffer, recv_buffer, &d, comm, &info));
     EXPECT(pcclTooFewPeers, pcclAllReduceAsync(send_buffer, recv_buffer, &d, comm, &handle));

@@ -223,6 +223,11 @@ static void state_body(peer *self) {
     pcclTensorInfo_t tensors[3];
     pcclSharedState_t state;
     pcclSharedStateSyncInfo_t info;
+    pcclDivergence_t divergences[2];
+    pcclSyncSource_t sources[2];
+    pcclSyncProgress_t progress;
+    size_t count;
+    size_t source_count;
     int i;
     memset(tensors, 0, sizeof tensors);
     for (i = 0; i < 256; i++) {
@@ -252,9 +257,29 @@ static void state_body(peer *self) {
     state.revision = 10;
     OK(pcclSynchronizeSharedState(self->comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &info));
     REQUIRE(info.rx_bytes == 0 && info.tx_bytes == 0);
+    /* What should have been the same and was not is named. */
+    state.revision = 11;
+    if (self->index == 2) {
+        weights[7] = -7;
+    }
+    OK(pcclSynchronizeSharedState(self->comm, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, &info));
+    OK(pcclGetDivergences(self->comm, divergences, 2, &count));
+    OK(pcclGetSyncSources(self->comm, sources, 2, &source_count));
+    OK(pcclGetSyncProgress(self->comm, &progress));
+    REQUIRE(progress.total_bytes == 0);
+    if (self->index == 2) {
+        uint64_t given = sources[0].bytes + (source_count == 2 ? sources[1].bytes : 0);
+        REQUIRE(count == 2 && strcmp(divergences[0].tensor, "tied") == 0);
+        REQUIRE(strcmp(divergences[1].tensor, "weights") == 0);
+        REQUIRE(divergences[1].begin >= 28 && divergences[1].end <= 32 && divergences[1].end > divergences[1].begin);
+        REQUIRE(divergences[1].has_since && divergences[1].since == 10 && divergences[1].holders == 2);
+        REQUIRE(source_count > 0 && given == info.rx_bytes && weights[7] == 7);
+    } else {
+        REQUIRE(count == 0 && source_count == 0);
+    }
     meet(self);
     /* Who breaks a rule fails, learns why, is alone, and can come back. */
-    state.revision = 11;
+    state.revision = 12;
     if (self->index == 2) {
         tensors[2].name = "another";
         EXPECT(pcclInvalidUsage, pcclSynchronizeSharedState(self->comm, &state,

@@ -37,6 +37,7 @@ from ._handle import AsyncReduceHandle
 from ._master import MasterNode
 from ._rival import warn_of_pypccl
 from ._types import (
+    Divergence,
     QuantizationOptions,
     ReduceDescriptor,
     ReduceInfo,
@@ -44,6 +45,7 @@ from ._types import (
     ReduceOperandDescriptor,
     SharedState,
     SharedStateSyncInfo,
+    SyncProgress,
     TensorInfo,
 )
 
@@ -60,6 +62,7 @@ __all__ = [
     "DataType",
     "DeviceType",
     "DistributionHint",
+    "Divergence",
     "Event",
     "MasterNode",
     "PCCLError",
@@ -74,6 +77,7 @@ __all__ = [
     "SharedState",
     "SharedStateSyncInfo",
     "SharedStateSyncStrategy",
+    "SyncProgress",
     "TensorInfo",
     "__version__",
     "cuda",

@@ -22,12 +22,14 @@ from ._handle import AsyncReduceHandle, wait_for
 from ._lifetime import leave_at_exit
 from ._tensors import Tensor, view_of
 from ._types import (
+    Divergence,
     QuantizationOptions,
     ReduceInfo,
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
     SharedState,
     SharedStateSyncInfo,
+    SyncProgress,
 )
 
 RETRY_PAUSE_S = 1.0
@@ -327,11 +329,25 @@ class Communicator:
             (info.name, info.view(function).lent(), int(info.dtype), info.allow_content_inequality)
             for info in shared_state.tensors
         ]
-        tx_bytes, rx_bytes, revision = self._native.sync_shared_state(
+        tx_bytes, rx_bytes, revision, sources, divergences = self._native.sync_shared_state(
             tensors, shared_state.revision, int(SharedStateSyncStrategy(strategy)), timeout
         )
         shared_state.revision = revision
-        return SharedStateSyncInfo(tx_bytes, rx_bytes)
+        return SharedStateSyncInfo(
+            tx_bytes,
+            rx_bytes,
+            dict(sources),
+            tuple(
+                Divergence(tensor, begin, end, tuple(holders), since)
+                for tensor, begin, end, holders, since in divergences
+            ),
+        )
+
+    def sync_progress(self) -> SyncProgress | None:
+        """How far the synchronisation that another thread is in has come with what it fetches;
+        none if there is none, or it is not known yet what to fetch."""
+        progress = self._native.sync_progress()
+        return None if progress is None else SyncProgress(*progress)
 
     @property
     def member_id(self) -> int | None:

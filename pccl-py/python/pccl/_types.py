@@ -285,13 +285,64 @@ class SharedState:
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """A tensor whose content was not that of the others, at the same revision.
+
+    Attributes:
+        tensor: its name.
+        begin: first byte that differed.
+        end: the byte behind the last that differed.
+        holders: members that had the elected content.
+        since: revision at which all last had the same; none in the first synchronisation.
+    """
+
+    tensor: str
+    begin: int
+    end: int
+    holders: tuple[int, ...]
+    since: int | None
+
+
+@dataclass(frozen=True)
 class SharedStateSyncInfo:
     """What a synchronisation moved.
 
     Attributes:
         tx_bytes: bytes of content that this member served to others.
         rx_bytes: bytes of content that this member fetched.
+        sources: the bytes fetched, by the number of the member that gave them.
+        divergences: tensors of this member that differed from the elected ones although it was at
+            the elected revision: memory, a computation or a program has gone wrong.
     """
 
     tx_bytes: int
     rx_bytes: int
+    sources: dict[int, int] = field(default_factory=dict)
+    divergences: tuple[Divergence, ...] = ()
+
+
+@dataclass(frozen=True)
+class SyncProgress:
+    """How far a synchronisation is with what it fetches.
+
+    Attributes:
+        total_bytes: bytes to fetch; becomes less when tensors turn out to differ in part only.
+        fetched_bytes: bytes that are in their place.
+        elapsed: seconds since it is known what to fetch.
+    """
+
+    total_bytes: int
+    fetched_bytes: int
+    elapsed: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second, on average."""
+        return self.fetched_bytes / max(self.elapsed, 1e-9)
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds that the rest takes at that rate; none before anything has come."""
+        if self.fetched_bytes == 0:
+            return None
+        return (self.total_bytes - self.fetched_bytes) / self.rate
