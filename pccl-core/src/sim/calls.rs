@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::fetch::Fetch;
 use super::oracle::{Point, UseKey};
 use crate::collective::buffers::OwnedBuffers;
 use crate::error::Error;
@@ -65,7 +66,7 @@ pub(super) struct Call {
     pub(super) plan: Option<SyncPlan>,
     pub(super) fetched: Option<(u64, u64)>,
     pub(super) fetch_tries: u32,
-    pub(super) fetch_scheduled: bool,
+    pub(super) fetch: Option<Fetch>,
     pub(super) ending: Option<Ending>,
 }
 
@@ -97,7 +98,7 @@ impl Call {
             plan: None,
             fetched: None,
             fetch_tries: 0,
-            fetch_scheduled: false,
+            fetch: None,
             ending: None,
         }
     }

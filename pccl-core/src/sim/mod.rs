@@ -17,6 +17,7 @@ mod core;
 pub mod coverage;
 mod data_node;
 mod faults;
+mod fetch;
 mod handshake;
 mod invariants;
 mod master_node;

@@ -7,17 +7,16 @@ use super::calls::{Call, Ending, Kind};
 use super::core::{Core, Event, Thread, trace};
 use super::coverage::Cover;
 use super::data_node::Order;
+use super::fetch::{Content, Fetch, Said, Tensors, WEIGHTS, root_of};
 use super::oracle::{EndedUse, Point, TryKey};
 use super::peer_node::{Note, PeerNode};
 use super::user::{Action, Ended, Reduce};
 use crate::collective::buffers::{Lent, OwnedBuffers};
 use crate::error::Error;
-use crate::ids::{CallId, ContentDigest, MemberId, Serial, Tag};
+use crate::ids::{CallId, MemberId, Serial, Tag};
 use crate::membership::peer::{Answer, PeerInput, Request};
-use crate::state::digest::{digest_tensor, state_digest};
-use crate::types::{
-    DataType, DigestKind, OpKey, OpKind, StateEntry, StateOffer, SyncStrategy, UnanimousCall,
-};
+use crate::state::digest::state_digest;
+use crate::types::{OpKey, OpKind, StateOffer, SyncStrategy, UnanimousCall};
 use crate::wire::control::{GroupView, OpName, Outcome, Stamp, SyncPlan};
 use crate::wire::reason::{AbortReason, RequestCause};
 
@@ -442,22 +441,18 @@ impl PeerNode {
 
     fn offer(&self) -> StateOffer {
         let state = &self.user.state;
-        let entry = |key: &str, differs, root| StateEntry {
-            key: key.into(),
-            data_type: DataType::U64,
-            count: 2,
-            allow_content_inequality: differs,
-            digest: root,
-        };
-        let own = (self.id.0 as u64, 0);
         StateOffer {
             revision: state.revision(),
             strategy: SyncStrategy::EnforcePopular,
-            entries: Arc::new(vec![
-                entry("optimizer", true, root_of(own)),
-                entry("weights", false, root_of(state.shared)),
-            ]),
+            entries: Arc::new(self.tensors(state.shared).entries()),
             torn: state.torn,
+        }
+    }
+
+    fn tensors(&self, weights: Content) -> Tensors {
+        Tensors {
+            optimizer: (self.id.0 as u64, 0),
+            weights,
         }
     }
 
@@ -475,8 +470,13 @@ impl PeerNode {
         open.plan = Some(plan);
         if nothing {
             self.fetched(core, call);
-        } else if !open.fetch_scheduled {
-            open.fetch_scheduled = true;
+        } else if open.fetch.is_none() {
+            let own = Tensors {
+                optimizer: (proc.0 as u64, 0),
+                weights: self.user.state.shared,
+            };
+            let plan = open.plan.as_ref();
+            open.fetch = plan.map(|plan| Fetch::new(plan, own, &mut core.rng));
             let delay = core.rng.duration(
                 Duration::ZERO,
                 core.scenario.jitter + core.scenario.timing.heartbeat / 20,
@@ -486,7 +486,7 @@ impl PeerNode {
     }
 
     /// What this member would serve of an open synchronisation.
-    pub(super) fn serves(&self, reader: MemberId) -> Option<(u64, u64)> {
+    pub(super) fn serves(&self, reader: MemberId) -> Option<Tensors> {
         if !self.admission.readers.contains_key(&reader) {
             return None;
         }
@@ -495,11 +495,16 @@ impl PeerNode {
             .open
             .values()
             .find(|c| c.kind == Kind::Sync && c.ending.is_none() && c.plan.is_some())?;
-        Some(open.fetched.unwrap_or(self.user.state.shared))
+        Some(self.tensors(open.fetched.unwrap_or(self.user.state.shared)))
     }
 
-    /// An attempt to fetch has found this content, or nothing.
-    pub(super) fn fetch_ended(&mut self, core: &mut Core, call: CallId, found: Option<(u64, u64)>) {
+    /// A step of a fetch, with those of its seeders that can be reached.
+    pub(super) fn fetch_step(
+        &mut self,
+        core: &mut Core,
+        call: CallId,
+        seeders: &[(MemberId, Tensors)],
+    ) {
         let proc = self.id;
         let Some(open) = self.calls.open.get_mut(&call) else {
             return;
@@ -507,28 +512,47 @@ impl PeerNode {
         let Some(plan) = open.plan.as_ref().filter(|_| open.ending.is_none()) else {
             return;
         };
-        let wanted = plan.fetch.iter().find_map(|f| f.digest);
-        let fits = found.is_some_and(|f| wanted.is_none_or(|w| w == root_of(f)));
-        if fits {
-            open.fetched = if wanted.is_some() {
-                found
-            } else {
-                Some(self.user.state.shared)
-            };
-            core.cover(Cover::SyncFetch);
-            self.fetched(core, call);
+        let Some(fetch) = &mut open.fetch else {
             return;
+        };
+        match fetch.step(seeders, &mut core.rng) {
+            Said::More => {
+                let slow = core.scenario.jitter + core.scenario.timing.heartbeat / 20;
+                let delay = core.rng.duration(Duration::ZERO, slow / 4);
+                core.after(delay, Event::Fetch { proc, call });
+            }
+            Said::Done(weights, sources) => {
+                open.fetched = Some(match fetch.has_weights() {
+                    true => weights,
+                    false => self.user.state.shared,
+                });
+                let (lies, stalls) = (fetch.lies, fetch.stalls);
+                core.cover(Cover::SyncFetch);
+                for (seen, cover) in [
+                    (sources > 1, Cover::SyncSources),
+                    (lies > 0, Cover::SyncLie),
+                    (stalls > 0, Cover::SyncStall),
+                ] {
+                    if seen {
+                        core.cover(cover);
+                    }
+                }
+                self.fetched(core, call);
+            }
+            Said::Wrong(what) => core.violate("equal_bits", what),
+            Said::Nobody => {
+                open.fetch_tries += 1;
+                if open.fetch_tries > FETCH_TRIES {
+                    let (op, quoted) = (plan.op, plan.quoted);
+                    let cause = RequestCause::FetchFailed {
+                        what: "no seeder answers".into(),
+                    };
+                    self.note(core, Note::Input(PeerInput::OpFailed { op, quoted, cause }));
+                    return;
+                }
+                core.after(core.scenario.timing.heartbeat, Event::Fetch { proc, call });
+            }
         }
-        open.fetch_tries += 1;
-        if open.fetch_tries > FETCH_TRIES {
-            let (op, quoted) = (plan.op, plan.quoted);
-            let cause = RequestCause::FetchFailed {
-                what: "no seeder answers".into(),
-            };
-            self.note(core, Note::Input(PeerInput::OpFailed { op, quoted, cause }));
-            return;
-        }
-        core.after(core.scenario.timing.heartbeat, Event::Fetch { proc, call });
     }
 
     fn fetched(&mut self, core: &mut Core, call: CallId) {
@@ -537,7 +561,7 @@ impl PeerNode {
         };
         let Some(plan) = &open.plan else { return };
         let content = open.fetched.unwrap_or(self.user.state.shared);
-        let result = state_digest(plan.revision, [("weights", root_of(content))]);
+        let result = state_digest(plan.revision, [(WEIGHTS, root_of(content))]);
         let (op, quoted) = (plan.op, plan.quoted);
         self.note(core, Note::Input(PeerInput::OpDone { op, quoted, result }));
     }
@@ -556,11 +580,6 @@ impl PeerNode {
         self.user.state.torn = false;
         core.saw_synced(end, plan.revision, self.user.state.shared);
     }
-}
-
-fn root_of(content: (u64, u64)) -> ContentDigest {
-    let bytes = [content.0.to_le_bytes(), content.1.to_le_bytes()].concat();
-    digest_tensor(DigestKind::Fast, DataType::U64, 2, &bytes).root
 }
 
 fn expected(usage: &crate::error::UsageError) -> bool {

@@ -430,7 +430,7 @@ impl World {
         let (Some((run, own)), Some(plan)) = (own, plan) else {
             return;
         };
-        let mut found = None;
+        let mut found = Vec::new();
         for seeder in &plan.seeders {
             let Some(other) = self.core.oracle.who.get(&(run, seeder.id)) else {
                 continue;
@@ -444,11 +444,11 @@ impl World {
             if slot.is_stopped() || !path || !net.dialable(host, other.host) {
                 continue;
             }
-            found = found.or_else(|| other.serves(own));
+            found.extend(other.serves(own).map(|has| (seeder.id, has)));
         }
         let core = &mut self.core;
         if let Some(Process::Peer(node)) = &mut self.procs[proc.0].what {
-            node.fetch_ended(core, call, found);
+            node.fetch_step(core, call, &found);
         }
     }
 
