@@ -5,7 +5,7 @@
 mod support;
 
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pccl_core::config::PeerConfig;
 use pccl_core::testing::{Relay, Rules};
@@ -16,8 +16,12 @@ use support::{master, within_limit};
 const SIZE: usize = 24 << 20;
 
 fn state(value: u8) -> State {
+    state_of(value, SIZE)
+}
+
+fn state_of(value: u8, size: usize) -> State {
     State {
-        tensors: vec![("w".into(), vec![value; SIZE])],
+        tensors: vec![("w".into(), vec![value; size])],
         ..State::simple(0)
     }
 }
@@ -43,13 +47,18 @@ fn behind_relays(seeders: usize) -> (Master, Vec<Communicator>, Vec<Relay>) {
         relays.push(relay);
     }
     add(&mut members, &address, 0);
-    for relay in &relays {
+    slow_down(&relays, 10 << 20);
+    (master, members, relays)
+}
+
+/// Bytes per second of each.
+fn slow_down(relays: &[Relay], rate: u64) {
+    for relay in relays {
         relay.set(Rules {
-            rate: Some(10 << 20),
+            rate: Some(rate),
             ..Rules::default()
         });
     }
-    (master, members, relays)
 }
 
 #[test]
@@ -91,42 +100,50 @@ fn seeders_that_die_half_way_cost_their_chunks_only() {
     });
 }
 
-/// Time that a joiner takes to get the state from so many members, each behind a slow path; of
-/// those, `dying` die when it has half of it.
-fn time_to_join(seeders: usize, dying: usize) -> Duration {
-    let (_master, members, _relays) = behind_relays(seeders);
+/// Time that a joiner takes to fetch the state from so many members, each behind a path so slow
+/// that nothing else counts; of those, `dying` die when it has half of it.
+fn time_to_join(seeders: usize, dying: usize) -> f64 {
+    const BYTES: usize = 12 << 20;
+    let (_master, members, relays) = behind_relays(seeders);
+    slow_down(&relays, 2 << 20);
     std::thread::scope(|scope| {
         let seeding: Vec<_> = members[..seeders]
             .iter()
-            .map(|member| scope.spawn(move || state(1).at(7).sync(member)))
+            .map(|member| scope.spawn(move || state_of(1, BYTES).at(7).sync(member)))
             .collect();
         let joiner = &members[seeders];
         let joining = scope.spawn(move || {
-            let mut state = state(0);
-            let begin = Instant::now();
+            let mut state = state_of(0, BYTES);
             let info = state.sync(joiner).unwrap();
-            assert_eq!((state.value(0), info.rx_bytes), (1, SIZE as u64));
-            begin.elapsed()
+            let end = Instant::now();
+            assert_eq!((state.value(0), info.rx_bytes), (1, BYTES as u64));
+            end
         });
-        let half = |p: SyncProgress| p.fetched >= p.total / 2;
-        while dying > 0 && !joiner.sync_progress().is_some_and(half) {
-            std::thread::yield_now();
+        let wait_for = |reached: fn(SyncProgress) -> bool| {
+            while !joiner.sync_progress().is_some_and(reached) {
+                std::thread::yield_now();
+            }
+        };
+        wait_for(|_| true);
+        let begin = Instant::now();
+        if dying > 0 {
+            wait_for(|p| p.fetched >= p.total / 2);
         }
         for member in &members[..dying] {
             member.abandon();
         }
         let succeeded = seeding.into_iter().filter_map(|s| s.join().unwrap().ok());
         assert_eq!(succeeded.count(), seeders - dying);
-        joining.join().unwrap()
+        (joining.join().unwrap() - begin).as_secs_f64()
     })
 }
 
 #[test]
 fn three_slow_seeders_are_faster_than_one_and_their_deaths_cost_their_share() {
     within_limit(|| {
-        let one = time_to_join(1, 0).as_secs_f64();
-        let three = time_to_join(3, 0).as_secs_f64();
-        let dying = time_to_join(3, 2).as_secs_f64();
+        let one = time_to_join(1, 0);
+        let three = time_to_join(3, 0);
+        let dying = time_to_join(3, 2);
         println!("one {one:.3} s, three {three:.3} s, two of them dying {dying:.3} s");
         // On an idle machine it is 2.7 and more.
         assert!(one / three > 2.0, "{one} s from one, {three} s from three");

@@ -70,6 +70,8 @@ pub struct Ledger {
     tensors: Vec<Tensor>,
     /// Tensors from the first one on that are complete, and stay so.
     finished: usize,
+    /// Seeders that chunks are shared out to; zero if that does not matter.
+    seeders: u64,
 }
 
 #[derive(Debug)]
@@ -105,7 +107,15 @@ impl Ledger {
         Self {
             tensors,
             finished: 0,
+            seeders: 0,
         }
+    }
+
+    /// Shares chunks out to so many seeders: the fewer are left of a tensor, the fewer are asked of
+    /// one, so that all end at the same time.
+    pub fn shared_by(mut self, seeders: usize) -> Self {
+        self.seeders = if seeders > 1 { seeders as u64 } else { 0 };
+        self
     }
 
     /// What to ask a seeder for next. What is given out is not given to another one before
@@ -120,7 +130,7 @@ impl Ledger {
                 continue;
             }
             finished = false;
-            if let Some(step) = tensor.next(index, seeder) {
+            if let Some(step) = tensor.next(index, seeder, self.seeders) {
                 return step;
             }
         }
@@ -235,7 +245,7 @@ impl Tensor {
         known && self.open.is_empty() && self.asked.is_empty()
     }
 
-    fn next(&mut self, index: usize, seeder: MemberId) -> Option<Step> {
+    fn next(&mut self, index: usize, seeder: MemberId, seeders: u64) -> Option<Step> {
         if self.wanted.expected.is_none() && self.source.is_some_and(|s| s != seeder) {
             return None;
         }
@@ -254,8 +264,14 @@ impl Tensor {
                 Some(self.page(index, first))
             }
             List::Known(_) | List::OneChunk => {
+                let left: u64 = self.open.iter().map(|(first, end)| end - first).sum();
+                let share = match seeders {
+                    0 => left,
+                    seeders => (left / (4 * seeders)).max(1),
+                };
+                let most = share.min(CHUNKS_PER_REQUEST.into());
                 let (first, end) = self.open.front_mut()?;
-                let (start, count) = (*first, (*end - *first).min(CHUNKS_PER_REQUEST.into()));
+                let (start, count) = (*first, (*end - *first).min(most));
                 *first += count;
                 if first == end {
                     self.open.pop_front();

@@ -454,8 +454,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const REQUESTS: usize = 2;
 
 /// More are under way while they ask for no more bytes than this, so that a long path stays full
-/// of small tensors too.
-const ANSWER_BYTES: usize = 8 << 20;
+/// of small tensors too. Not many more: the last chunks are to be shared out among all seeders.
+const ANSWER_BYTES: usize = 2 << 20;
 
 /// And while they are together no longer than this. What a socket takes without being read is more
 /// on every system: so neither end waits to write while the other does.

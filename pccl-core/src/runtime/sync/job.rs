@@ -25,7 +25,6 @@ use crate::transport::slots::Slot;
 use crate::trap::{self, Trap};
 use crate::types::DigestKind;
 use crate::wire::reason::RequestCause;
-use crate::wire::state::CHUNKS_PER_REQUEST;
 
 /// What a synchronisation has done to the own state, whatever the verdict.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -94,7 +93,9 @@ pub(crate) fn run(
     // What differs at an old revision, or where members may differ, is no surprise.
     let same = own.revision == task.plan.revision;
     let equal: Vec<bool> = parts.wanted.iter().map(|w| w.expected.is_some()).collect();
-    let ledger = Ledger::new(parts.wanted);
+    let most = parts.requests.clamp(1, FETCHERS);
+    let others = task.plan.seeders.iter().filter(|s| s.id != task.own);
+    let ledger = Ledger::new(parts.wanted).shared_by(others.count().min(most));
     let how = How {
         kind: own.kind,
         patience: task.timing.heartbeat,
@@ -118,7 +119,7 @@ pub(crate) fn run(
             seed: &seed,
             cancel: &cancel,
             seeders: Seeders::new(&task.plan.seeders, task.own),
-            most: parts.requests.clamp(1, FETCHERS),
+            most,
             result: parts.result,
             reported: false,
             says: &says,
@@ -194,7 +195,7 @@ fn divide<'t>(
             });
             let bytes = tensor.bytes.len();
             let chunks = tensor.bytes.chunks_mut(CHUNK_BYTES as usize);
-            requests += chunks.len().div_ceil(CHUNKS_PER_REQUEST as usize);
+            requests += chunks.len();
             let chunks = chunks.map(Mutex::new).collect();
             places.push(Place { key, bytes, chunks });
         } else {

@@ -230,6 +230,29 @@ fn a_tensor_that_may_differ_stays_with_a_seeder_that_is_slow() {
     assert!(ledger.is_complete());
 }
 
+#[test]
+fn seeders_of_one_speed_get_equal_shares() {
+    let elected = content(1, CHUNK * 24);
+    let list = chunks_of(&elected);
+    let own = content(2, CHUNK * 24);
+    let ledger = Ledger::new(vec![wanted(&own, Some(&elected))]);
+    let mut ledger = ledger.shared_by(3);
+    let step = ledger.next(A);
+    serve(&mut ledger, A, step, &list);
+    let mut shares = BTreeMap::new();
+    for turn in 0..200 {
+        let seeder = MemberId(turn % 3);
+        if let Step::Chunks { count, .. } = ledger.next(seeder) {
+            *shares.entry(seeder).or_insert(0) += count;
+        }
+    }
+    assert_eq!(shares.values().sum::<u32>(), 24);
+    assert!(
+        shares.values().all(|share| (7..=9).contains(share)),
+        "{shares:?}"
+    );
+}
+
 fn chunks(first: u64, count: u32) -> Step {
     Step::Chunks {
         tensor: 0,
