@@ -3,6 +3,7 @@ PyTorch is not installed; `tests/run.sh` installs it beside the other tests' pac
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 from collections.abc import Callable, Iterator
@@ -301,13 +302,19 @@ def test_a_state_follows_parameters_that_get_other_memory() -> None:
         assert each(peers, sync) == [10.0, 10.0]
 
 
+def alike(inputs: int, outputs: int) -> list[Any]:
+    """Two models that begin with the same numbers. (Threads share one source of randomness.)"""
+    first = torch.nn.Linear(inputs, outputs)
+    return [first, copy.deepcopy(first)]
+
+
 def test_pseudo_gradients_are_averaged_in_a_diloco_loop() -> None:
     """Inner steps apart, then the average of how far each came."""
+    nets = alike(4, 1)
     with run_of(2) as peers:
 
         def train(index: int, peer: pccl.Communicator) -> list[float]:
-            torch.manual_seed(0)
-            net = torch.nn.Linear(4, 1)
+            net = nets[index]
             outer = [p.detach().clone().requires_grad_() for p in net.parameters()]
             inner_optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
             outer_optimizer = torch.optim.SGD(outer, lr=0.7, momentum=0.9, nesterov=True)
@@ -348,18 +355,18 @@ def test_pseudo_gradients_are_averaged_in_a_diloco_loop() -> None:
                 outer_optimizer.step()
                 state.push_revision()
             assert sum(losses[-8:]) < sum(losses[:8]) / 2
-            return [float(x) for p in outer for x in p.flatten()]
+            return [x.item() for p in outer for x in p.flatten()]
 
         first, second = each(peers, train)
         assert first == second, "the same bits at both"
 
 
 def test_fully_replicated_gradients_in_a_ddp_loop() -> None:
+    nets = alike(3, 2)
     with run_of(2) as peers:
 
         def train(index: int, peer: pccl.Communicator) -> list[float]:
-            torch.manual_seed(5)
-            net = torch.nn.Linear(3, 2)
+            net = nets[index]
             optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
             noise = torch.Generator().manual_seed(10 + index)
             for _ in range(20):
@@ -371,7 +378,7 @@ def test_fully_replicated_gradients_in_a_ddp_loop() -> None:
                 assert all(handle.wait()[0] for handle in handles)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=False)
-            return [float(x) for p in net.parameters() for x in p.flatten()]
+            return [x.item() for p in net.parameters() for x in p.flatten()]
 
         first, second = each(peers, train)
         assert first == second
