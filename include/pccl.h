@@ -4,8 +4,11 @@
  * C99 and C++17; needs no other header of this library. Programs written for PCCL 1.0 compile and link against it
  * unchanged: part one is that interface, part two is what is new.
  *
- * Course of a worker: pcclInit, pcclCreateCommunicator, pcclConnect; then in a loop pcclUpdateTopology (not in the first
- * turn), read the world size, synchronise the state, compute, all-reduce; at the end pcclDestroyCommunicator.
+ * Course of a worker: pcclInit, pcclCreateCommunicator, pcclConnect; then in a loop pcclUpdateTopology (in the first turn
+ * neither this nor pcclArePeersPending: the others, who have just admitted this peer, are past it), read the world size,
+ * synchronise the state, compute, all-reduce, raise the state's revision; at the end pcclDestroyCommunicator.
+ * An all-reduce that gave pcclRankConnectionLost is called again at once, while the world size is above one, and not from
+ * the top of the loop: what has been synchronised at a revision cannot be again. Who is left alone raises it all the same.
  * examples/c/worker.c is one to start from.
  *
  * Every function returns one of the thirteen results; none ends the process, raises a signal or throws. After a failure
@@ -250,7 +253,10 @@ typedef struct pcclTensorInfo_t {
 } pcclTensorInfo_t;
 
 typedef struct pcclSharedState_t {
-    /* Grows by one from each synchronisation to the next. Set to the elected revision on success. */
+    /*
+     * The program raises it by one between two synchronisations that succeed: only content at the revision behind the
+     * last one's can be elected. Set to the elected revision on success.
+     */
     uint64_t revision;
     size_t count;
     pcclTensorInfo_t *infos;
@@ -347,7 +353,9 @@ PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescri
 
 /*
  * Brings the tensors of all members of the group to the same content. Failures other than of arguments are
- * pcclInvalidUsage; the member has then left the group, and pcclUpdateTopology joins again.
+ * pcclInvalidUsage. If it failed at all members (one was lost, or none is at the revision that is due), they are members
+ * still. If only this one failed (its tensors or revision break a rule, it was outvoted, or could not fetch), it has left
+ * the run, and pcclUpdateTopology joins again. That call is the next one in both cases.
  */
 PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
                                                     pcclSharedStateSyncStrategy_t strategy,

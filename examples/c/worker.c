@@ -7,8 +7,9 @@
  * that all workers pull towards the average of their own targets; every worker prints the same checksum for a step.
  *
  * A run is the loop below: admit newcomers, agree on the state, compute, all-reduce, step. What makes it survive is
- * that each call that fails sends it back to the top of the loop, where the world is looked at anew. Nothing is torn
- * then: an in-place buffer of a failed operation holds what it held before.
+ * that an all-reduce is repeated with those that are left, and that any other call that fails sends it back to the top
+ * of the loop, where the world is looked at anew. Nothing is torn then: an in-place buffer of a failed operation holds
+ * what it held before.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -24,7 +25,7 @@ enum {
     /* The gradient travels in several operations, all in flight together. */
     PARTS = 4,
     CONNECT_TRIES = 15,
-    /* Failures in a row, each followed by a pause: the master is gone for good. */
+    /* Failures without a step between them: the master is gone for good. */
     MOST_FAILURES = 150
 };
 
@@ -97,10 +98,15 @@ static void compute_gradient(trainer *t) {
     }
 }
 
-/* Averages the gradient over all workers. Workers that die in the middle are left out and the rest is repeated. */
+/*
+ * Averages the gradient over all workers. Workers that die in the middle are left out and the rest is repeated. The last
+ * one takes the step alone: the state has been synchronised at this revision, so the next time there must be a greater
+ * one. Not if it is alone since it was evicted: the others have gone on, and it fetches what they have.
+ */
 static bool average_gradient(trainer *t, pcclReduceInfo_t *info) {
     pcclReduceOpDescriptor_t parts[PARTS];
     pcclResult_t result;
+    uint64_t id;
     size_t begin = 0;
     int i;
     memset(parts, 0, sizeof parts);
@@ -119,6 +125,10 @@ static bool average_gradient(trainer *t, pcclReduceInfo_t *info) {
     result = pcclAllReduceMultipleWithRetry(parts, PARTS, t->comm, info, PARTS);
     if (result != pcclSuccess) {
         complain("average");
+    }
+    if (result == pcclTooFewPeers && pcclGetMemberId(t->comm, &id) == pcclSuccess) {
+        info->local_world_size = 1;
+        return true;
     }
     return result == pcclSuccess;
 }
@@ -152,18 +162,24 @@ static void train(trainer *t, unsigned long long steps) {
             continue;
         }
         first = false;
-        failures = 0;
         if (world_size(t) < 2) {
+            failures = 0;
             pause_for(20);
             continue;
         }
-        if (!synchronise(t) || t->state.revision >= steps) {
+        if (!synchronise(t)) {
+            failures++;
+            continue;
+        }
+        if (t->state.revision >= steps) {
             continue;
         }
         compute_gradient(t);
         if (!average_gradient(t, &info)) {
+            failures++;
             continue;
         }
+        failures = 0;
         step(t);
         printf("step %llu of %u workers: %08x\n", (unsigned long long)t->state.revision, info.local_world_size,
                checksum(t));

@@ -11,6 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use pccl_core::config::PeerConfig;
+use pccl_core::types::{DataType, SyncStrategy};
+use pccl_core::{Communicator, SharedState};
 use support::{example_source, is_there, own_library, posix, program};
 
 /// A program whose lines are read as they come; killed when dropped.
@@ -142,6 +145,45 @@ fn net_workers_survive_a_kill_and_a_newcomer_catches_up() {
     master.finish();
 }
 
+#[test]
+fn net_a_worker_that_is_left_alone_before_the_average_goes_on_with_the_next_one() {
+    if !posix() {
+        return;
+    }
+    let worker = program(&example_source("worker.c"), &[]);
+    let master = program(&example_source("master.c"), &[]);
+    let mut master = Program::start(&master, &[], &["127.0.0.1:0"]);
+    let port = master.wait_for("listening on port");
+    let address = format!("127.0.0.1:{}", port.rsplit(' ').next().unwrap());
+    let start = |seed: &str| Program::start(&worker, &[], &[&address, "20", seed]);
+
+    let mut first = start("1");
+    // Synchronises, and is gone before it averages: this revision cannot be synchronised again.
+    let companion = Communicator::new(&address, PeerConfig::default()).unwrap();
+    companion.connect(None).unwrap();
+    while companion.attributes().group_world_size < 2 {
+        companion.update_topology().unwrap();
+    }
+    let mut weights = vec![0; WEIGHTS * size_of::<f32>()];
+    let mut state = SharedState::new(0);
+    state
+        .add("weights", DataType::F32, &mut weights, false)
+        .unwrap();
+    companion
+        .sync_shared_state(&mut state, SyncStrategy::EnforcePopular)
+        .unwrap();
+    companion.leave().unwrap();
+    first.wait_for("of 1 workers");
+
+    let second = start("2");
+    for worker in [first, second] {
+        let last = steps(&worker.finish()).last().map(|(step, _)| *step);
+        assert_eq!(last, Some(20));
+    }
+    master.terminate();
+    master.finish();
+}
+
 /// A master and a worker under valgrind, another worker with sanitizers compiled in, all with the
 /// default of every signal (SIGPIPE among them, which `Command` gives back to its children); one
 /// more worker is killed while they run.
@@ -182,6 +224,9 @@ fn net_the_examples_are_clean_under_valgrind_and_sanitizers_while_one_is_killed(
     master.terminate();
     master.finish();
 }
+
+/// As many as `worker.c` has.
+const WEIGHTS: usize = 20_000;
 
 /// No line takes longer, however busy the machine is.
 const LONGEST: Duration = Duration::from_secs(100);
