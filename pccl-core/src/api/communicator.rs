@@ -51,7 +51,8 @@ impl Communicator {
     }
 
     /// Joins the run. The first peer of a run is a member at once; later ones return when the
-    /// members have admitted them in [`Communicator::update_topology`].
+    /// members have admitted them in [`Communicator::update_topology`]. These go on behind that
+    /// call, so a newcomer begins there, too, without an update or a query of its own.
     ///
     /// With a limit, dials again until it has passed; without one, a dial that fails ends the call,
     /// but once registered it waits as long as the members take.

@@ -68,7 +68,8 @@ impl Communicator {
     /// those that are not. All members of the group call it together; no operation of this peer may
     /// be open. Returns when all have it.
     ///
-    /// On success `state.revision` is the elected revision. A member whose content breaks a rule
+    /// On success `state.revision` is the elected revision; raise it by one before the next call,
+    /// since content at the same one is not elected again. A member whose content breaks a rule
     /// fails, is told what differs, and is out of the group; the others succeed. If the call fails,
     /// tensors may hold part of what was to be fetched; the next call goes on from there.
     pub fn sync_shared_state(

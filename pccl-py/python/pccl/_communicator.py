@@ -43,8 +43,8 @@ class Communicator:
 
     All members make the same unanimous calls in the same order: `update_topology` and
     `are_peers_pending` over the run, `sync_shared_state` over the peer group. A newcomer whose
-    `connect` has just returned was admitted by the others' `update_topology` and must not call
-    it again in its first round.
+    `connect` has just returned was admitted by the others' `update_topology` and must call neither
+    this nor `are_peers_pending` in its first round: the others are past them.
 
     Destroying it leaves the run, and so does the end of the interpreter. It belongs to the process
     that made it: in a forked child every call fails, and nothing happens to the parent's.

@@ -269,8 +269,9 @@ class SharedState:
 
     @property
     def revision(self) -> int:
-        """Version of the content. Grows by one from one synchronisation to the next; the members'
-        next revision is decided by them together, and a member that is behind is given it."""
+        """Version of the content, which the program raises by one between two synchronisations
+        that succeed (`push_revision`): content at the revision of the last one is not elected
+        again. A member that is behind is given the elected revision."""
         return self._revision
 
     @revision.setter
