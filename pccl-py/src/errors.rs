@@ -145,9 +145,11 @@ fn is_argument(function: Function, error: &Error) -> bool {
     }
 }
 
-/// Whether it failed for all members alike, who are members still, and may go well next time.
+/// Whether it failed for all members alike, who are members still, and may go well next time. State
+/// that breaks a rule breaks it the next time as well.
 fn is_retryable(error: &Error) -> bool {
-    matches!(error, Error::Aborted { reason, .. } if !reason.is_mismatch())
+    matches!(error, Error::Aborted { reason, .. }
+        if !reason.is_mismatch() && !matches!(reason, AbortReason::State { .. }))
 }
 
 fn result_code(function: Function, error: &Error) -> u8 {

@@ -314,6 +314,10 @@ static void nothing_changed(void) {
     REQUIRE(library_threads() >= 3);
     OK(pcclDestroyCommunicator(comm));
     stop_master(master);
+    /* The thread that looks names up is not joined, and may just be at its end: ten seconds for that. */
+    for (i = 0; i < 1000 && (library_threads() != 0 || descriptors_open() != before.descriptors); i++) {
+        usleep(10000);
+    }
     REQUIRE(library_threads() == 0);
     look(&after);
     for (i = 1; i < 65; i++) {
