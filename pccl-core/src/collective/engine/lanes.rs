@@ -95,7 +95,9 @@ impl Engine {
         }
         let half_sent = lane.tx.as_ref().and_then(|tx| tx.what.op());
         let half_received = match lane.rx.frame.map(|frame| frame.target) {
-            Some(Target::Partial { op, .. } | Target::Result { op, .. }) => Some(op),
+            Some(
+                Target::Partial { op, .. } | Target::Coded { op, .. } | Target::Result { op, .. },
+            ) => Some(op),
             _ => None,
         };
         let bit = 1u64 << lane.slot;

@@ -139,7 +139,10 @@ impl Master {
                 }
                 Timer::Away(id) => self.await_return(id),
                 Timer::Edge(..) => self.timers.set(timer, now + self.edge_limit()),
-                Timer::Beat | Timer::Use(..) | Timer::Round | Timer::Query => {}
+                // What waits to be read must not see the same gap again.
+                Timer::Beat | Timer::Use(..) | Timer::Round | Timer::Query => {
+                    self.timers.not_before(timer, now);
+                }
             }
         }
         let gap_ms = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX);

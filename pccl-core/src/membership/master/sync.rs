@@ -49,11 +49,11 @@ impl Master {
                     None => *bytes += offer.entries.iter().map(bytes_of).sum::<usize>(),
                 }
                 offers.insert(id, offer);
-                if *bytes > limit {
+                let members = offers.len();
+                if self.lists_kept(group) > limit {
                     let what = format!(
-                        "the lists of tensors of {} members, as far as they differ, are more than \
-                         the {limit} bytes that the master takes",
-                        offers.len()
+                        "the lists of tensors of {members} members, as far as they differ, are more \
+                         than the {limit} bytes that the master takes"
                     );
                     self.abort(group, use_id, AbortReason::State { what });
                 }
@@ -66,6 +66,21 @@ impl Master {
         }
     }
 
+    /// Bytes of the lists of a group's open synchronisations. Members that mean well have one at a
+    /// time; others may open as many as there are uses.
+    fn lists_kept(&self, group: PeerGroup) -> usize {
+        let uses = self.groups.get(&group).map(|g| &g.uses);
+        let open = uses.into_iter().flat_map(|uses| {
+            let ids = uses.syncs().iter();
+            ids.filter_map(|id| uses.get(*id))
+        });
+        let bytes = open.map(|entry| match &entry.content {
+            Content::Sync { bytes, .. } => *bytes,
+            Content::Reduce(..) | Content::Decided => 0,
+        });
+        bytes.sum()
+    }
+
     /// Elects the state once all members of the group have offered theirs.
     pub(super) fn elect(&mut self, number: PeerGroup, use_id: UseId) {
         let Some(group) = self.groups.get(&number) else {
@@ -76,12 +91,14 @@ impl Master {
         };
         let Content::Sync {
             offers,
+            bytes,
             plans: None,
-            ..
         } = &entry.content
         else {
             return;
         };
+        // What is to be fetched is a part of what was offered.
+        let bytes = *bytes;
         if offers.len() < group.ring.len() {
             return;
         }
@@ -101,7 +118,7 @@ impl Master {
         if let Some(entry) = self.use_mut(number, use_id) {
             entry.content = Content::Sync {
                 offers: BTreeMap::new(),
-                bytes: 0,
+                bytes,
                 plans: Some(plans),
             };
         }

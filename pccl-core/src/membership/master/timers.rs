@@ -40,6 +40,13 @@ impl Timers {
         self.at.insert(timer, time);
     }
 
+    /// Has a deadline that has passed be due at `time`.
+    pub(super) fn not_before(&mut self, timer: Timer, time: Time) {
+        if self.at.get(&timer).is_some_and(|due| *due < time) {
+            self.set(timer, time);
+        }
+    }
+
     /// Forgets a deadline.
     pub(super) fn cancel(&mut self, timer: Timer) {
         if let Some(time) = self.at.remove(&timer) {

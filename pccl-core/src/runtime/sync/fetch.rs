@@ -129,7 +129,13 @@ impl<'t> Fetch<'t> {
                     let waited = self.changed.wait_timeout(progress, self.patience);
                     progress = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
-                step => return step,
+                step => {
+                    // Who owed nothing could not give anything.
+                    if idle && self.size(step) > 0 {
+                        progress.heard.insert(seeder, Instant::now());
+                    }
+                    return step;
+                }
             }
         }
     }
@@ -319,6 +325,7 @@ impl Fetcher<'_, '_> {
             Step::List { tensor, .. } => match self.reply()? {
                 StateReply::Digests(page) => {
                     let seeder = self.seeder;
+                    self.fetch.heard(seeder);
                     let right = self.fetch.update(|l| l.listed(seeder, tensor, &page))?;
                     self.fetch.watch.right(right.saturating_mul(CHUNK_BYTES));
                     Ok(())
@@ -460,3 +467,45 @@ const ANSWER_BYTES: usize = 2 << 20;
 /// And while they are together no longer than this. What a socket takes without being read is more
 /// on every system: so neither end waits to write while the other does.
 const REQUEST_BYTES: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::digest::root;
+    use crate::state::ledger::Wanted;
+    use crate::types::DataType;
+
+    #[test]
+    fn a_seeder_that_had_nothing_to_do_is_not_silent() {
+        let chunks = [1, 2].map(ContentDigest::fast);
+        let bytes = 2 * CHUNK_BYTES as usize;
+        let wanted = Wanted {
+            kind: DigestKind::Fast,
+            data_type: DataType::U8,
+            count: bytes as u64,
+            expected: Some(root(DigestKind::Fast, DataType::U8, bytes as u64, &chunks)),
+            own: vec![ContentDigest::fast(0); 2],
+        };
+        let (watch, key) = (Watch::default(), "a");
+        let place = Place {
+            key,
+            bytes,
+            chunks: Vec::new(),
+        };
+        let how = How {
+            kind: DigestKind::Fast,
+            patience: PATIENCE,
+            compares: false,
+        };
+        let fetch = Fetch::new(Ledger::new(vec![wanted]), vec![place], &watch, how);
+        let (one, two) = (MemberId(1), MemberId(2));
+        let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
+        for seeder in [one, two] {
+            fetch.progress().heard.insert(seeder, long_ago);
+        }
+        assert!(matches!(fetch.next(one, true), Step::List { .. }));
+        assert!(!fetch.progress().release(two, PATIENCE));
+        fetch.progress().heard.insert(one, long_ago);
+        assert!(fetch.progress().release(two, PATIENCE));
+    }
+}

@@ -325,6 +325,39 @@ fn a_frame_that_was_harmed_on_the_way_is_not_blamed_on_its_content() {
     assert_eq!(victim.bad_frame(), None);
 }
 
+#[test]
+fn a_result_that_is_lost_half_way_fails_the_operation_at_its_receiver_too() {
+    for (descriptor, bytes) in [(SUM, 40), (QUANTIZED, 624)] {
+        let mut victim = Victim::new(descriptor);
+        // The own contribution to slice 0 leaves, so that the result of it may come.
+        loop {
+            let [header, payload] = victim.engine.gather(LaneId(2));
+            match header.len() + payload.len() {
+                0 => break,
+                n => victim.engine.sent(LaneId(2), n, Time(0)),
+            }
+        }
+        let result = DataHeader {
+            kind: FrameKind::Result,
+            slice: 0,
+            ..partial(0)
+        };
+        let mut harmed = frame(result, &vec![0; bytes]);
+        *harmed.last_mut().unwrap() ^= 1;
+        victim.feed(&harmed);
+        let mut died = false;
+        while let Some(event) = victim.engine.poll_event() {
+            died |= matches!(
+                event,
+                EngineEvent::Failed { cause: RequestCause::LaneDied { peer, .. }, .. }
+                    if peer == member(2)
+            );
+        }
+        assert!(died, "{descriptor}");
+        assert!(victim.gives_back());
+    }
+}
+
 fn open_frame() -> OpenFrame {
     OpenFrame {
         op: name(1),

@@ -61,6 +61,21 @@ fn after_a_gap_in_the_own_loop_all_deadlines_start_anew() {
 }
 
 #[test]
+fn a_gap_is_noticed_once_however_much_waits_to_be_read() {
+    let (mut world, ids) = World::of(2);
+    world.now = world.now + Duration::from_secs(60);
+    for id in ids.iter().cycle().take(6) {
+        let (quoted, heard) = (Serial::default(), Vec::new());
+        world.up(*id, Up::Heartbeat { quoted, heard });
+    }
+    world.input(MasterInput::Tick);
+    let stalled = |e: &&Event| matches!(e, Event::Stalled { .. });
+    assert_eq!(world.events.iter().filter(stalled).count(), 1);
+    let beat = |m: &Down| *m == Down::Heartbeat;
+    assert!(world.seats[&ids[0]].inbox.iter().any(beat));
+}
+
+#[test]
 fn being_a_little_late_is_no_gap() {
     let (mut world, ids) = World::of(1);
     for _ in 0..4 {

@@ -205,6 +205,27 @@ fn lists_of_tensors_are_kept_once_and_never_without_bound() {
 }
 
 #[test]
+fn lists_of_many_synchronisations_are_no_more_than_those_of_one() {
+    let (mut world, ids) = World::of(2);
+    world.master.config.limits.lists = 2 * (size_of::<StateEntry>() + 1);
+    for tag in 0..4 {
+        let mut open = message(&world, 0, offer(0, 7));
+        open.op.key.tag = crate::ids::Tag(tag);
+        world.up(ids[0], Up::Open(open));
+        let refused = world.take(ids[0]);
+        match &refused[..] {
+            [] => assert!(tag < 2),
+            [Down::Verdict(verdict)] => {
+                assert!(tag >= 2);
+                let state = matches!(verdict.outcome, Outcome::Abort(AbortReason::State { .. }));
+                assert!(state, "{verdict:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn who_cannot_fetch_fails_alone() {
     let (mut world, ids) = World::of(3);
     for (id, digest) in ids.iter().zip([7, 7, 9]) {
