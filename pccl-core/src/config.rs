@@ -100,9 +100,9 @@ pub struct MasterLimits {
     /// Uses remembered per group: open ones, and aborts that not all have opened yet. (Rule 2)
     /// Default 1,024.
     pub uses: usize,
-    /// Bytes of lists of tensors per synchronisation, those that members share counted once: what
-    /// they offer, and then what they have to fetch. Default 64 MiB: a hundred members that begin
-    /// with ten thousand tensors each, no two the same.
+    /// Bytes of lists of tensors of a group's open synchronisations, those that members share
+    /// counted once: what they offer, and then what they have to fetch. Default 64 MiB: a hundred
+    /// members that begin with ten thousand tensors each, no two the same.
     pub lists: usize,
 }
 
