@@ -4,7 +4,7 @@
 use pccl_tests::{Source, code_only, root, sources, words};
 
 /// Modules that decide and never act: the simulator runs the same code as production.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "pccl-core/src/wire/",
     "pccl-core/src/membership/",
     "pccl-core/src/topology/",
@@ -12,6 +12,7 @@ const PURE: [&str; 10] = [
     "pccl-core/src/state/digest",
     "pccl-core/src/state/election",
     "pccl-core/src/state/ledger",
+    "pccl-core/src/state/packing",
     "pccl-core/src/kernels/",
     "pccl-core/src/sim/",
     "pccl-core/src/ids",

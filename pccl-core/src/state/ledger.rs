@@ -111,8 +111,8 @@ impl Ledger {
         }
     }
 
-    /// Shares chunks out to so many seeders: the fewer are left of a tensor, the fewer are asked of
-    /// one, so that all end at the same time.
+    /// Shares chunks out to so many seeders: the fewer are left of all tensors, the fewer are asked
+    /// of one, so that all end at the same time.
     pub fn shared_by(mut self, seeders: usize) -> Self {
         self.seeders = if seeders > 1 { seeders as u64 } else { 0 };
         self
@@ -124,17 +124,36 @@ impl Ledger {
         let complete = |t: &&Tensor| t.is_complete();
         let rest = self.tensors.iter().skip(self.finished);
         self.finished += rest.take_while(complete).count();
+        let share = self.share();
         let mut finished = true;
         for (index, tensor) in self.tensors.iter_mut().enumerate().skip(self.finished) {
             if tensor.is_complete() {
                 continue;
             }
             finished = false;
-            if let Some(step) = tensor.next(index, seeder, self.seeders) {
+            if let Some(step) = tensor.next(index, seeder, share) {
                 return step;
             }
         }
         if finished { Step::Finished } else { Step::Wait }
+    }
+
+    /// Chunks to ask one seeder for at a time, in one request or in several: what is left in all,
+    /// not of one tensor, so that many small tensors are fetched like a large one.
+    pub fn share(&self) -> u64 {
+        let most = u64::from(CHUNKS_PER_REQUEST);
+        if self.seeders == 0 {
+            return most;
+        }
+        let enough = most * 4 * self.seeders;
+        let mut left = 0;
+        for tensor in self.tensors.iter().skip(self.finished) {
+            left += tensor.left();
+            if left >= enough {
+                return most;
+            }
+        }
+        (left / (4 * self.seeders)).max(1)
     }
 
     /// A page of digests came from a seeder. Returns how many of the tensor's chunks turn out to be
@@ -245,7 +264,15 @@ impl Tensor {
         known && self.open.is_empty() && self.asked.is_empty()
     }
 
-    fn next(&mut self, index: usize, seeder: MemberId, seeders: u64) -> Option<Step> {
+    /// Chunks that nobody has been asked for, or more while that is not known.
+    fn left(&self) -> u64 {
+        match self.list {
+            List::Open | List::Coming(..) => self.chunks,
+            List::Known(_) | List::OneChunk => self.open.iter().map(|(f, end)| end - f).sum(),
+        }
+    }
+
+    fn next(&mut self, index: usize, seeder: MemberId, share: u64) -> Option<Step> {
         if self.wanted.expected.is_none() && self.source.is_some_and(|s| s != seeder) {
             return None;
         }
@@ -264,14 +291,8 @@ impl Tensor {
                 Some(self.page(index, first))
             }
             List::Known(_) | List::OneChunk => {
-                let left: u64 = self.open.iter().map(|(first, end)| end - first).sum();
-                let share = match seeders {
-                    0 => left,
-                    seeders => (left / (4 * seeders)).max(1),
-                };
-                let most = share.min(CHUNKS_PER_REQUEST.into());
                 let (first, end) = self.open.front_mut()?;
-                let (start, count) = (*first, (*end - *first).min(most));
+                let (start, count) = (*first, (*end - *first).min(share));
                 *first += count;
                 if first == end {
                     self.open.pop_front();

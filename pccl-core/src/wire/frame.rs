@@ -18,6 +18,10 @@ pub const PREAMBLE_BYTES: usize = 9;
 pub const FRAME_HEADER_BYTES: usize = 8;
 
 /// Oldest and newest version of the wire that this library speaks.
+///
+/// Version 1 is what the first release speaks; before it, only builds of one commit understand one
+/// another. From then on whoever changes what travels (the tests hold recorded bytes of it) raises
+/// `high`, and `low` too unless the bytes of the older version are still sent to those who chose it.
 pub const VERSIONS: VersionRange = VersionRange { low: 1, high: 1 };
 
 /// Most bytes of the first frame between members. A hello has some sixty; nobody who has not shown

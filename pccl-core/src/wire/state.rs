@@ -69,7 +69,8 @@ pub enum StateReply {
     },
     /// The request is not served.
     No(StateRefusal),
-    /// The chunk follows in so many bytes, compressed (zstd, one frame).
+    /// The chunk follows in so many bytes, compressed: one frame of zstd from the first to the last,
+    /// with the size of its content in its header, and a window of at most a chunk.
     Packed {
         /// Its number.
         chunk: u64,
@@ -158,5 +159,22 @@ mod tests {
         };
         let bytes = body(frame::encode(&chunk, REPLY_LIMIT).unwrap());
         assert_eq!(bytes, [1, 3, 0x80, 1]);
+        let reply = |reply| body(frame::encode(&reply, REPLY_LIMIT).unwrap());
+        let packed = StateReply::Packed {
+            chunk: 3,
+            length: 128,
+            packed: 300,
+        };
+        assert_eq!(reply(packed), [3, 3, 0x80, 1, 0xAC, 2]);
+        assert_eq!(reply(StateReply::No(StateRefusal::OutOfRange)), [2, 2]);
+        let page = vec![ContentDigest([7; 32])];
+        let bytes = [vec![0, 1], vec![7; 32]].concat();
+        assert_eq!(reply(StateReply::Digests(page)), bytes);
+        let list = StateRequest {
+            part: StatePart::Digests { first: 1, count: 2 },
+            ..request
+        };
+        let bytes = body(frame::encode(&list, REQUEST_LIMIT).unwrap());
+        assert_eq!(bytes, [2, 1, 0, 1, 1, b'w', 0, 1, 2]);
     }
 }

@@ -235,6 +235,7 @@ static void states(void) {
     EXPECT(pcclInvalidArgument, pcclSynchronizeSharedState(comm, &state, (pcclSharedStateSyncStrategy_t)3, NULL));
     tensor.device_type = pcclDeviceCuda;
     EXPECT(pcclInvalidArgument, pcclSynchronizeSharedState(comm, &state, popular, NULL));
+    REQUIRE(strstr(pcclGetLastError(), "\"w\" is in CUDA memory"));
     tensor.device_type = (pcclDeviceType_t)4;
     EXPECT(pcclInvalidArgument, pcclSynchronizeSharedState(comm, &state, popular, NULL));
     tensor.device_type = pcclDeviceCpu;

@@ -10,6 +10,7 @@ use super::Task;
 use super::cancel::Cancel;
 use super::framed::Framed;
 use super::progress::Watch;
+use super::unpack::unpack;
 use crate::ids::{ContentDigest, MemberId};
 use crate::state::digest::{CHUNK_BYTES, chunk_digest, chunk_range};
 use crate::state::ledger::{Came, Ledger, Step};
@@ -271,8 +272,10 @@ impl Fetcher<'_, '_> {
         let mut under_way = VecDeque::new();
         let (mut requests, mut answers) = (0, 0);
         loop {
-            while under_way.len() < REQUESTS || (requests < REQUEST_BYTES && answers < ANSWER_BYTES)
-            {
+            // Small tensors are asked for until they make up what one request may ask of a large one.
+            let share = self.fetch.progress().ledger.share() as usize * CHUNK_BYTES as usize;
+            let room = share.max(ANSWER_BYTES);
+            while under_way.len() < REQUESTS || (requests < REQUEST_BYTES && answers < room) {
                 match self.fetch.next(self.seeder, under_way.is_empty()) {
                     Step::Wait | Step::Finished => break,
                     step => {
@@ -425,17 +428,6 @@ impl Fetcher<'_, '_> {
     }
 }
 
-/// Decompresses a chunk, and never more than that, whatever the bytes claim.
-fn unpack(packed: &[u8], into: &mut [u8]) -> Result<(), String> {
-    let wanted = into.len();
-    let mut unpacker = zstd::bulk::Decompressor::new().map_err(|e| e.to_string())?;
-    match unpacker.decompress_to_buffer(packed, into) {
-        Ok(n) if n == wanted => Ok(()),
-        Ok(n) => Err(format!("{n} compressed bytes of a chunk that has {wanted}")),
-        Err(cause) => Err(format!("a chunk that cannot be decompressed: {cause}")),
-    }
-}
-
 /// From the first to behind the last byte in which two contents of one length differ.
 fn differing(a: &[u8], b: &[u8]) -> Option<Range<usize>> {
     let differs = |(a, b): (&u8, &u8)| a != b;
@@ -460,8 +452,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Requests under way at a time, whatever their size: the seeder always has one to work on.
 const REQUESTS: usize = 2;
 
-/// More are under way while they ask for no more bytes than this, so that a long path stays full
-/// of small tensors too. Not many more: the last chunks are to be shared out among all seeders.
+/// More are under way while they ask for no more bytes than this, or than the share of one request,
+/// so that a long path stays full of small tensors too. The share becomes small towards the end: the
+/// last chunks are to be shared out among all seeders.
 const ANSWER_BYTES: usize = 2 << 20;
 
 /// And while they are together no longer than this. What a socket takes without being read is more

@@ -12,6 +12,7 @@ mod job;
 mod progress;
 mod seeders;
 mod serve;
+mod unpack;
 
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};

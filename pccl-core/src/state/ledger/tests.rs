@@ -253,6 +253,45 @@ fn seeders_of_one_speed_get_equal_shares() {
     );
 }
 
+/// Requests for lists and for chunks that it takes to fetch tensors of so many chunks each.
+fn requests(tensors: usize, chunks: usize, seeders: u64) -> (usize, usize) {
+    let digests = |seed| (0..chunks as u128).map(move |i| ContentDigest::fast(seed + i));
+    let list: Vec<ContentDigest> = digests(1).collect();
+    let count = (CHUNK * chunks) as u64;
+    let wanted = Wanted {
+        kind: FAST,
+        data_type: DataType::U8,
+        count,
+        expected: Some(root(FAST, DataType::U8, count, &list)),
+        own: digests(1_000).collect(),
+    };
+    let mut ledger = Ledger::new(vec![wanted; tensors]).shared_by(seeders as usize);
+    let (mut lists, mut others) = (0, 0);
+    for turn in 0..1_000 {
+        let seeder = MemberId(turn % seeders);
+        let step = ledger.next(seeder);
+        match step {
+            Step::List { .. } => lists += 1,
+            Step::Chunks { .. } => others += 1,
+            Step::Wait | Step::Finished => {}
+        }
+        serve(&mut ledger, seeder, step, &list);
+    }
+    assert!(ledger.is_complete());
+    (lists, others)
+}
+
+#[test]
+fn many_tensors_take_hardly_more_requests_than_one_as_large() {
+    assert_eq!(requests(1, 256, 1), (1, 32));
+    assert_eq!(requests(64, 4, 1), (64, 64));
+    let (lists, one) = requests(1, 256, 3);
+    assert!(lists == 1 && one < 64, "{one}");
+    // A request is for one tensor: one each, and only the last ones are cut smaller.
+    let (lists, many) = requests(64, 4, 3);
+    assert!(lists == 64 && many < 64 + 40, "{many}");
+}
+
 fn chunks(first: u64, count: u32) -> Step {
     Step::Chunks {
         tensor: 0,
