@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pccl_core::error::{Error, UsageError};
 use pccl_core::ids::Tag;
@@ -73,5 +74,51 @@ fn a_group_synchronises_while_another_one_reduces() {
                 assert_eq!(moved[1].1, 1024);
             }
         });
+    });
+}
+
+#[test]
+fn serving_a_large_state_stops_no_reduction_of_the_same_process() {
+    within_limit(|| {
+        let (_master, members) = members_of(&[0, 0, 1, 1]);
+        let (syncing, reducing) = members.split_at(2);
+        let large = |value| State {
+            tensors: vec![("w".into(), vec![value; 48 << 20])],
+            ..State::simple(0)
+        };
+        let over = AtomicBool::new(false);
+        // Reductions that began after the joiner had some of the state, and ended before it had all.
+        let during = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for member in reducing {
+                let (over, during, joiner) = (&over, &during, &syncing[1]);
+                scope.spawn(move || {
+                    let mut buffer = vec![1.0f32; 250_000];
+                    let left = || {
+                        let progress = joiner.sync_progress()?;
+                        Some(progress.total - progress.fetched).filter(|_| progress.fetched > 0)
+                    };
+                    // Both stop at the same step: the minimum of what they want.
+                    let mut go_on = [1u8];
+                    while go_on[0] == 1 {
+                        let begun = left().is_some();
+                        member
+                            .all_reduce_in_place(&mut buffer, ReduceOp::Max, Tag(0))
+                            .unwrap();
+                        let within = begun && left().is_some_and(|left| left > 0);
+                        during.fetch_add(usize::from(within), Ordering::Relaxed);
+                        go_on = [u8::from(!over.load(Ordering::Relaxed))];
+                        member
+                            .all_reduce_in_place(&mut go_on, ReduceOp::Min, Tag(1))
+                            .unwrap();
+                    }
+                });
+            }
+            let results = sync(syncing, &mut [large(1).at(7), large(0)]);
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(moved(&results)[1].1, 48 << 20);
+        });
+        let during = during.into_inner();
+        assert!(during >= 4, "{during} reductions while 48 MiB were served");
     });
 }

@@ -16,5 +16,6 @@ mod listen;
 mod log;
 pub(crate) mod master;
 mod randomness;
+mod share;
 pub(crate) mod sync;
 mod tasks;

@@ -260,7 +260,7 @@ const LANES: usize = 2048;
 const READERS_PER_MEMBER: usize = 2;
 
 /// Readers of state at a time; more wait their turn at other seeders.
-const READERS: usize = 64;
+pub(crate) const READERS: usize = 64;
 
 #[cfg(test)]
 mod tests;

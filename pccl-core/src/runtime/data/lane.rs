@@ -6,6 +6,7 @@ use mio::net::TcpStream;
 
 use crate::collective::engine::Engine;
 use crate::ids::{LaneId, Time};
+use crate::runtime::share::SHARE;
 use crate::transport::sockopt;
 
 /// Why a socket's turn is over.
@@ -40,6 +41,7 @@ pub(super) fn read(stream: &mut TcpStream, lane: LaneId, engine: &mut Engine, no
             Ok(n) => {
                 share = share.saturating_sub(n);
                 engine.received(lane, n, now);
+                SHARE.moved(n);
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Turn::Blocked,
@@ -66,6 +68,7 @@ pub(super) fn write(stream: &TcpStream, lane: LaneId, engine: &mut Engine, now: 
             Ok(n) => {
                 share = share.saturating_sub(n);
                 engine.sent(lane, n, now);
+                SHARE.moved(n);
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Turn::Blocked,

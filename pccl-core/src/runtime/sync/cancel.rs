@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -10,6 +11,7 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub(super) struct Cancel {
     sockets: Mutex<Sockets>,
+    over: Condvar,
     ended: watch::Sender<bool>,
 }
 
@@ -31,6 +33,7 @@ impl Cancel {
     pub(super) fn new() -> Self {
         Self {
             sockets: Mutex::default(),
+            over: Condvar::new(),
             ended: watch::Sender::new(false),
         }
     }
@@ -59,7 +62,17 @@ impl Cancel {
             // One that is closed already blocks nobody.
             let _ = stream.shutdown(Shutdown::Both);
         }
+        self.over.notify_all();
         self.ended.send_replace(true);
+    }
+
+    /// Waits for so long, or until all ends.
+    pub(super) fn pause(&self, span: Duration) {
+        let sockets = self.sockets();
+        let waited = self
+            .over
+            .wait_timeout_while(sockets, span, |sockets| !sockets.ended);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Completes when all ends.

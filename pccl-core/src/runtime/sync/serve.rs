@@ -9,6 +9,7 @@ use super::cancel::Cancel;
 use super::fetch::room_for_a_chunk;
 use super::framed::Framed;
 use crate::ids::ContentDigest;
+use crate::runtime::share::{SHARE, Turns};
 use crate::state::digest::chunk_range;
 use crate::state::packing::{Packing, SAMPLE_BYTES, worth};
 use crate::trap::{self, Trap};
@@ -53,6 +54,8 @@ pub(super) fn serve(
         packing: Packing::new(),
         packer: None,
         since: Instant::now(),
+        turns: SHARE.turns(),
+        cancel,
     };
     while let Some(request) = link.message::<StateRequest>()? {
         trap::pass(Trap::Serve);
@@ -108,6 +111,8 @@ struct Giver<'s, 't> {
     packer: Option<Packer<'s>>,
     /// When there was something to send that has not been.
     since: Instant,
+    turns: Turns<'s>,
+    cancel: &'s Cancel,
 }
 
 impl Giver<'_, '_> {
@@ -116,7 +121,8 @@ impl Giver<'_, '_> {
         let length = bytes.len() as u32;
         let packed = self.pack(bytes);
         let begin = Instant::now();
-        let moved = match packed {
+        let (turns, cancel) = (&mut self.turns, self.cancel);
+        let (moved, paused) = match packed {
             Some(packed) => {
                 let Some(content) = self.packer.as_ref().and_then(|p| p.buffer.get(..packed))
                 else {
@@ -129,17 +135,16 @@ impl Giver<'_, '_> {
                     packed,
                 };
                 link.send(&reply, REPLY_LIMIT)?;
-                link.send_bytes(content)?;
-                content.len()
+                (content.len(), send(content, link, turns, cancel)?)
             }
             None => {
                 link.send(&StateReply::Chunk { chunk, length }, REPLY_LIMIT)?;
-                link.send_bytes(bytes)?;
-                bytes.len()
+                (bytes.len(), send(bytes, link, turns, cancel)?)
             }
         };
         let now = Instant::now();
-        let (cycle, write) = (now - self.since, now - begin);
+        let spent = |since| now.duration_since(since).saturating_sub(paused);
+        let (cycle, write) = (spent(self.since), spent(begin));
         self.packing.sent(moved, cycle, write, packed.is_some());
         self.since = now;
         self.seed.sent.fetch_add(length.into(), Ordering::Relaxed);
@@ -163,6 +168,27 @@ impl Giver<'_, '_> {
         self.packing.read(bytes.len(), begin.elapsed());
         packed
     }
+}
+
+/// Sends content, and leaves operations of this process their share. Returns how long it paused.
+fn send(
+    content: &[u8],
+    link: &mut Framed,
+    turns: &mut Turns<'_>,
+    cancel: &Cancel,
+) -> Result<Duration, String> {
+    let mut paused = Duration::ZERO;
+    for piece in content.chunks(PIECE_BYTES) {
+        let begin = Instant::now();
+        link.send_bytes(piece)?;
+        let now = Instant::now();
+        let pause = turns.pause(now - begin, now);
+        if !pause.is_zero() {
+            cancel.pause(pause);
+            paused += now.elapsed();
+        }
+    }
+    Ok(paused)
 }
 
 /// A compressor, and where its output goes.
@@ -208,13 +234,78 @@ impl Drop for Packer<'_> {
 /// Fastest that shrinks the numbers of models at all.
 const LEVEL: i32 = 1;
 
-/// Readers that chunks are compressed for at a time: with 3 MiB for each, serving stays below
-/// 32 MiB.
-const PACKERS: usize = 8;
+/// Readers that chunks are compressed for at a time: serving takes at most 32 MiB, and as many readers
+/// as there may be, all asking for a page of digests, have half of that.
+const PACKERS: usize = 4;
+
+/// Bytes sent between two looks at whether operations run.
+const PIECE_BYTES: usize = 128 * 1024;
 
 impl<'t> Given<'t> {
     fn chunk(&self, chunk: u64) -> Option<&'t [u8]> {
         let range = chunk_range(self.bytes.len() as u64, chunk)?;
         self.bytes.get(range.start as usize..range.end as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::runtime::share::Share;
+    use crate::state::digest::CHUNK_BYTES;
+    use crate::transport::listener::READERS;
+
+    #[test]
+    fn serving_takes_no_more_memory_than_it_may() {
+        let all = AtomicUsize::new(0);
+        let chunk: Vec<u8> = (0..CHUNK_BYTES).map(|i| (i * i / 7) as u8 % 64).collect();
+        let mut packers = Vec::new();
+        while let Some(mut packer) = Packer::new(&all) {
+            packer.pack(&chunk).unwrap();
+            packers.push(packer);
+        }
+        assert_eq!(packers.len(), PACKERS);
+        let packing: usize = packers
+            .iter_mut()
+            .map(|p| p.buffer.capacity() + p.compressor.context_mut().sizeof())
+            .sum();
+        // A reader's request; and a page of digests, twice: as they are, and as they travel.
+        let reader = REQUEST_LIMIT + 2 * REPLY_LIMIT;
+        let most = packing + READERS * reader;
+        assert!(most <= 32 << 20, "{packing} and {READERS} times {reader}");
+        packers.pop();
+        assert!(Packer::new(&all).is_some());
+    }
+
+    #[test]
+    fn half_of_the_time_is_left_to_operations_that_run() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut reader, _) = listener.accept().unwrap();
+        let reading = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()).unwrap());
+        let limit = Duration::from_secs(60);
+        let mut link = Framed::new(stream, REQUEST_LIMIT, None, limit).unwrap();
+        let (share, cancel) = (Share::new(), Cancel::new());
+        let content = vec![7; PIECE_BYTES];
+        let mut turns = share.turns();
+        let quiet = send(&content, &mut link, &mut turns, &cancel).unwrap();
+        assert_eq!(quiet, Duration::ZERO);
+        let begin = Instant::now();
+        let mut paused = Duration::ZERO;
+        for _ in 0..64 {
+            share.moved(1 << 20);
+            paused += send(&content, &mut link, &mut turns, &cancel).unwrap();
+        }
+        let sending = begin.elapsed() - paused;
+        // All but what a busy machine makes longer than any pause.
+        assert!(paused > sending / 2, "{paused:?} of {sending:?}");
+        // Whoever ends the call waits for no pause.
+        cancel.end();
+        cancel.pause(limit);
+        drop(link);
+        assert_eq!(reading.join().unwrap(), 65 * PIECE_BYTES);
     }
 }
