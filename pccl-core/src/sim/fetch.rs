@@ -43,6 +43,8 @@ pub(super) struct Fetch {
     /// By tensor of the ledger: whether it is the weights; what its chunks are of; what it has to
     /// be.
     tensors: Vec<(bool, Vec<u64>, Option<ContentDigest>)>,
+    /// Seeders with a connection: they have been asked for something, and answered it or not.
+    connected: BTreeSet<MemberId>,
     /// What seeders have been asked for and have not answered.
     owed: BTreeMap<MemberId, Step>,
     /// Seeders that will lie once, and such that will be silent for so many steps.
@@ -51,6 +53,9 @@ pub(super) struct Fetch {
     sources: BTreeSet<MemberId>,
     pub(super) lies: u32,
     pub(super) stalls: u32,
+    /// Whether a newcomer registered, or another member fetched, meanwhile.
+    pub(super) met_newcomer: bool,
+    pub(super) met_reader: bool,
 }
 
 impl Fetch {
@@ -74,6 +79,7 @@ impl Fetch {
         Self {
             ledger: Ledger::new(wanted),
             tensors,
+            connected: BTreeSet::new(),
             owed: BTreeMap::new(),
             liars: seeders().filter(|_| rng.chance(100)).collect(),
             silent: seeders()
@@ -83,13 +89,15 @@ impl Fetch {
             sources: BTreeSet::new(),
             lies: 0,
             stalls: 0,
+            met_newcomer: false,
+            met_reader: false,
         }
     }
 
     /// One step with one of the seeders that can be reached.
     pub(super) fn step(&mut self, seeders: &[(MemberId, Tensors)], rng: &mut Rng) -> Said {
         let gone = |id: &MemberId| !seeders.iter().any(|(seeder, _)| seeder == id);
-        let lost: Vec<MemberId> = self.owed.keys().copied().filter(gone).collect();
+        let lost: Vec<MemberId> = self.connected.iter().copied().filter(gone).collect();
         for id in lost {
             self.given_up(id);
         }
@@ -118,6 +126,7 @@ impl Fetch {
                     Said::More
                 }
                 step => {
+                    self.connected.insert(seeder);
                     self.owed.insert(seeder, step);
                     Said::More
                 }
@@ -182,6 +191,7 @@ impl Fetch {
 
     /// Its connection is closed; it may be asked anew.
     fn given_up(&mut self, seeder: MemberId) {
+        self.connected.remove(&seeder);
         self.owed.remove(&seeder);
         self.ledger.lost(seeder);
     }
@@ -204,6 +214,20 @@ impl Fetch {
             }
         }
         Said::Done(weights.unwrap_or_default(), self.sources.len())
+    }
+
+    /// The weights as they are after a part of all has come; none if all has, or nothing.
+    pub(super) fn broken_off(&self) -> Option<Content> {
+        if self.sources.is_empty() || self.ledger.is_complete() {
+            return None;
+        }
+        let (_, words, _) = self.tensors.iter().find(|(weights, ..)| *weights)?;
+        Some((*words.first()?, *words.get(1)?))
+    }
+
+    /// Whether something of it has come.
+    pub(super) fn has_begun(&self) -> bool {
+        !self.sources.is_empty()
     }
 
     /// Whether the weights are part of it.

@@ -42,6 +42,10 @@ pub struct Scenario {
     pub severed: Vec<(usize, usize)>,
     /// What the users do.
     pub program: Program,
+    /// Whether another peer comes when a member has begun to fetch the state.
+    pub second_joiner: bool,
+    /// Whether a user cancels the first fetch that has begun.
+    pub cut_fetch: bool,
     /// What goes wrong.
     pub mix: FaultMix,
 }
@@ -269,6 +273,9 @@ impl Scenario {
             undialable,
             severed,
             program,
+            // Apart from the others, so that all other worlds stay what they were.
+            second_joiner: Rng::new(!seed).chance(300),
+            cut_fetch: program.cancelled > 0 && Rng::new(!seed ^ 1).chance(700),
             mix,
         }
     }

@@ -104,14 +104,20 @@ pub(super) struct State {
     pub(super) shared: (u64, u64),
     /// Revision of the last synchronisation.
     pub(super) synced: Option<u64>,
-    /// Its last fetch broke off.
-    pub(super) torn: bool,
+    /// Revision offered when a fetch broke off; until a later one is offered the content may be that
+    /// of two. (Rule 22)
+    pub(super) torn: Option<u64>,
 }
 
 impl State {
     /// Revision to offer: one more than that of the last synchronisation; of a newcomer, zero.
     pub(super) fn revision(&self) -> u64 {
         self.synced.map_or(0, |synced| synced.saturating_add(1))
+    }
+
+    /// Whether it may be neither elected nor passed on.
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn.is_some_and(|torn| self.revision() <= torn)
     }
 }
 
@@ -147,7 +153,7 @@ impl User {
             state: State {
                 shared: (0, 0),
                 synced: None,
-                torn: false,
+                torn: None,
             },
             rng: Rng::new(own),
             todo: Vec::new(),
@@ -276,6 +282,7 @@ impl User {
             // A user whose state was refused starts from scratch.
             if matches!(error, Error::Evicted(EvictReason::State { .. })) {
                 self.state.shared = (0, 0);
+                self.state.torn = None;
             }
             self.went_out = true;
             return;
@@ -367,7 +374,6 @@ impl User {
         self.outs += 1;
         // Whoever comes back is a newcomer to the state, and fetches it.
         self.state.synced = None;
-        self.state.torn = false;
         self.todo.clear();
         self.restart = false;
         self.failed_now = false;

@@ -249,6 +249,16 @@ impl PeerNode {
         if call.who.is_none() {
             call.who = self.member;
         }
+        if outcome != Ok(Outcome::Commit)
+            && let Some(fetch) = &call.fetch
+            && let Some(content) = fetch.broken_off()
+        {
+            core.cover(Cover::SyncTorn);
+            let state = &mut self.user.state;
+            state.torn = Some(state.revision());
+            // The first number is the program's step too, which it does not take from a torn tensor.
+            state.shared.1 = content.1;
+        }
         let Some(key) = call.use_key(op, self.shape.group) else {
             return match outcome {
                 Err(error) => Ended::Out(error),
@@ -445,7 +455,7 @@ impl PeerNode {
             revision: state.revision(),
             strategy: SyncStrategy::EnforcePopular,
             entries: Arc::new(self.tensors(state.shared).entries()),
-            torn: state.torn,
+            torn: state.is_torn(),
         }
     }
 
@@ -532,6 +542,9 @@ impl PeerNode {
                     (sources > 1, Cover::SyncSources),
                     (lies > 0, Cover::SyncLie),
                     (stalls > 0, Cover::SyncStall),
+                    (fetch.met_newcomer, Cover::JoinDuringFetch),
+                    (fetch.met_reader, Cover::SyncTwoFetch),
+                    (self.user.state.is_torn(), Cover::SyncTornFetch),
                 ] {
                     if seen {
                         core.cover(cover);
@@ -577,7 +590,7 @@ impl PeerNode {
             self.user.state.shared = content;
         }
         self.user.state.synced = Some(plan.revision);
-        self.user.state.torn = false;
+        self.user.state.torn = None;
         core.saw_synced(end, plan.revision, self.user.state.shared);
     }
 }

@@ -446,10 +446,53 @@ impl World {
             }
             found.extend(other.serves(own).map(|has| (seeder.id, has)));
         }
+        let (newcomer, reader) = self.others_during_fetch(proc);
         let core = &mut self.core;
-        if let Some(Process::Peer(node)) = &mut self.procs[proc.0].what {
-            node.fetch_step(core, call, &found);
+        let Some(Process::Peer(node)) = &mut self.procs[proc.0].what else {
+            return;
+        };
+        let shape = node.shape.clone();
+        let mut begun = false;
+        if let Some(fetch) = node
+            .calls
+            .open
+            .get_mut(&call)
+            .and_then(|c| c.fetch.as_mut())
+        {
+            fetch.met_newcomer |= newcomer;
+            fetch.met_reader |= reader;
+            begun = fetch.has_begun();
         }
+        node.fetch_step(core, call, &found);
+        if begun && self.core.scenario.cut_fetch {
+            self.core.scenario.cut_fetch = false;
+            self.core.push(self.core.now, Event::Cancel { proc, call });
+        }
+        if begun && self.core.scenario.second_joiner {
+            self.core.scenario.second_joiner = false;
+            // A host that nobody began on.
+            let host = HostId(self.core.scenario.peers.len());
+            self.start(host, Some(shape), self.core.now);
+        }
+    }
+
+    /// Whether, in a member's group, a newcomer has registered, and another member fetches.
+    fn others_during_fetch(&self, proc: ProcId) -> (bool, bool) {
+        let Some(Process::Peer(own)) = &self.procs[proc.0].what else {
+            return (false, false);
+        };
+        let mut found = (false, false);
+        for slot in &self.procs {
+            let Some(Process::Peer(node)) = &slot.what else {
+                continue;
+            };
+            if node.id != proc && node.shape.group == own.shape.group {
+                found.0 |= node.member.is_some() && !node.machine.is_member();
+                let mut open = node.calls.open.values();
+                found.1 |= open.any(|c| c.fetch.is_some() && c.fetched.is_none());
+            }
+        }
+        found
     }
 
     /// A process that was stopped gets all that waited for it, at once.
