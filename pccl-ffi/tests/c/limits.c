@@ -115,6 +115,12 @@ static bool everything(void) {
     return well;
 }
 
+static void little_memory(long kilobytes);
+
+/* glibc itself ends the process when a new thread gets no memory for its list of destructors. The library
+ * makes sure of that memory before it starts a thread; now and then another thread has taken it meanwhile. */
+static int c_library_aborts;
+
 /* Runs everything in a child under a limit that `set` puts there; whether all went well. */
 static bool limited(void (*set)(long), long value) {
     int status;
@@ -127,6 +133,9 @@ static bool limited(void (*set)(long), long value) {
         exit(everything() ? 0 : 77);
     }
     REQUIRE(waitpid(child, &status, 0) == child);
+    if (set == little_memory && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && c_library_aborts++ < 2) {
+        return false;
+    }
     if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 77)) {
         fprintf(stderr, "with the limit at %ld: wait status %d\n", value, status);
         exit(1);
@@ -258,6 +267,23 @@ static int descriptors_open(void) {
     return count;
 }
 
+/* What they are, for whoever has to find out which one is too many. */
+static void tell_descriptors(void) {
+    DIR *all = opendir("/proc/self/fd");
+    struct dirent *one;
+    while (all != NULL && (one = readdir(all)) != NULL) {
+        char path[300], what[300];
+        ssize_t length;
+        snprintf(path, sizeof path, "/proc/self/fd/%s", one->d_name);
+        length = readlink(path, what, sizeof what - 1);
+        what[length < 0 ? 0 : length] = '\0';
+        fprintf(stderr, "descriptor %s: %s\n", one->d_name, what);
+    }
+    if (all != NULL) {
+        closedir(all);
+    }
+}
+
 typedef struct process {
     struct sigaction actions[65];
     sigset_t mask;
@@ -304,6 +330,13 @@ static void nothing_changed(void) {
     for (i = 0; i < 3; i++) {
         REQUIRE(everything());
         REQUIRE(library_threads() == 0);
+        if (i == 0) {
+            /* A library that was built together with the programs handles signals for them, and keeps a pair of
+             * sockets for that. It is there once. */
+            int kept = descriptors_open() - before.descriptors;
+            REQUIRE(kept == 0 || kept == 2);
+            before.descriptors += kept;
+        }
     }
     master = start_master(&port);
     /* A name, so that it is looked up. */
@@ -329,6 +362,10 @@ static void nothing_changed(void) {
     REQUIRE(before.stack.rlim_cur == after.stack.rlim_cur);
     REQUIRE(strcmp(before.folder, after.folder) == 0);
     REQUIRE(before.environment == after.environment);
+    if (before.descriptors != after.descriptors) {
+        fprintf(stderr, "%d descriptors before, %d after\n", before.descriptors, after.descriptors);
+        tell_descriptors();
+    }
     REQUIRE(before.descriptors == after.descriptors);
 }
 
