@@ -1,5 +1,6 @@
 //! What an operation is asked to do: element types, operators, descriptors.
 
+mod algorithm;
 mod quantization;
 
 use std::fmt;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{ContentDigest, Digest, PeerGroup, Tag};
 
+pub use algorithm::{Algorithm, Choice, NoSuchAlgorithm};
 pub use quantization::{Quantization, QuantizationAlgorithm, QuantizedType, Reduction};
 
 /// Version of everything that decides which bits come out: order of summation, rounding, special
@@ -110,16 +112,6 @@ impl ReduceOp {
     pub const ALL: [Self; 5] = [Self::Sum, Self::Avg, Self::Prod, Self::Max, Self::Min];
 }
 
-/// By which pattern an all-reduce moves its data.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
-)]
-pub enum Algorithm {
-    /// Reduce-scatter, then all-gather, around the ring of the group's order.
-    #[default]
-    Ring,
-}
-
 /// What one all-reduce does; equal at all members or the operation fails with a mismatch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ReduceDescriptor {
@@ -131,6 +123,8 @@ pub struct ReduceDescriptor {
     pub op: ReduceOp,
     /// How data travels; as it is if there is none.
     pub quantization: Option<Quantization>,
+    /// By which algorithm; if none, the size of the tensor and the links of the group decide.
+    pub algorithm: Option<Algorithm>,
 }
 
 impl ReduceDescriptor {
@@ -147,7 +141,9 @@ impl ReduceDescriptor {
 
     /// Digest of the descriptor and of everything else that decides the bits of the result:
     /// algorithm, type of the partial sums, quantisation and its block size, version of the
-    /// arithmetic. What master and neighbours compare. (Rules 4 and 10)
+    /// arithmetic. What master and neighbours compare: the master with the algorithm that was asked
+    /// for, since the choice of another follows from the epoch; neighbours with the one that is
+    /// used. (Rules 4 and 10)
     pub fn digest(&self) -> Digest {
         let mut bytes = [0u8; 22];
         let (version, rest) = bytes.split_at_mut(4);
@@ -158,7 +154,7 @@ impl ReduceDescriptor {
         types.copy_from_slice(&[
             self.data_type as u8,
             self.op as u8,
-            Algorithm::Ring as u8,
+            self.algorithm.map_or(0, |algorithm| algorithm as u8),
             self.data_type.partial() as u8,
         ]);
         if let Some(quantization) = self.effective_quantization() {
@@ -173,9 +169,12 @@ impl ReduceDescriptor {
 impl fmt::Display for ReduceDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {} x {:?}", self.op, self.count, self.data_type)?;
-        match self.quantization {
+        if let Some(q) = self.quantization {
+            write!(f, ", as {:?} by {:?}", q.to, q.algorithm)?;
+        }
+        match self.algorithm {
             None => Ok(()),
-            Some(q) => write!(f, ", as {:?} by {:?}", q.to, q.algorithm),
+            Some(algorithm) => write!(f, ", by {algorithm}"),
         }
     }
 }
@@ -373,6 +372,7 @@ mod tests {
             data_type: DataType::BF16,
             op: ReduceOp::Avg,
             quantization: None,
+            algorithm: None,
         };
         let quantized = |algorithm, to| ReduceDescriptor {
             quantization: Some(Quantization { algorithm, to }),
@@ -403,6 +403,7 @@ mod tests {
             data_type: DataType::F16,
             op: ReduceOp::Sum,
             quantization: None,
+            algorithm: None,
         };
         let digest = |algorithm, to| {
             let quantization = Some(Quantization { algorithm, to });

@@ -69,6 +69,7 @@ fn raw_buffers_that_overlap_in_part_are_a_mistake() {
             data_type: DataType::U8,
             op: ReduceOp::Sum,
             quantization: None,
+            algorithm: None,
         };
         let options = CallOptions::default();
         // SAFETY: the memory outlives the call, which refuses it.

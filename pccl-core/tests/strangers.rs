@@ -133,6 +133,7 @@ fn longest_report() -> Report {
                     data_type: DataType::F32,
                     op: ReduceOp::Sum,
                     quantization: None,
+                    algorithm: None,
                 },
                 digest: Digest(u128::MAX),
             },

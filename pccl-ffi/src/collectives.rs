@@ -290,6 +290,7 @@ impl Request {
                 data_type,
                 op,
                 quantization,
+                algorithm: None,
             },
             tag: asked.tag,
         })

@@ -136,6 +136,7 @@ pub(crate) fn descriptor(
         data_type,
         op,
         quantization: quantization.map_err(|why| argument_error(py, function, why))?,
+        algorithm: None,
     })
 }
 

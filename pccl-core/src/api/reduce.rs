@@ -152,12 +152,17 @@ pub(super) fn descriptor<T: Element>(
     count: usize,
     reduction: impl Into<Reduction>,
 ) -> ReduceDescriptor {
-    let Reduction { op, quantization } = reduction.into();
+    let Reduction {
+        op,
+        quantization,
+        algorithm,
+    } = reduction.into();
     ReduceDescriptor {
         count: count as u64,
         data_type: T::DATA_TYPE,
         op,
         quantization,
+        algorithm,
     }
 }
 
@@ -259,6 +264,7 @@ mod tests {
             data_type: crate::types::DataType::F64,
             op: ReduceOp::Sum,
             quantization: None,
+            algorithm: None,
         };
         assert!(checked_bytes(&huge).is_err());
     }

@@ -367,6 +367,7 @@ mod tests {
             data_type: DataType::U16,
             op: ReduceOp::Sum,
             quantization: None,
+            algorithm: None,
         };
         // SAFETY: what is not refused is empty, or lies in the arrays of the test.
         unsafe { ReduceRequest::from_raw(send, recv, descriptor, Tag(1)) }

@@ -51,6 +51,14 @@ impl Coding {
         )
     }
 
+    /// The same codes, read into the type of the partial sums.
+    pub fn widened(self) -> Self {
+        Self {
+            data_type: self.data_type.partial(),
+            ..self
+        }
+    }
+
     fn length_error(&self) -> KernelError {
         KernelError::Length {
             data_type: self.data_type,

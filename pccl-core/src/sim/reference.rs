@@ -81,6 +81,7 @@ mod tests {
             data_type: DataType::F32,
             op: ReduceOp::Sum,
             quantization: None,
+            algorithm: None,
         };
         // With 2^24 the order decides whether the ones survive.
         let rows = [[16_777_216.0f32; 3], [1.0; 3], [1.0; 3]];

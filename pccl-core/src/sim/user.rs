@@ -260,6 +260,7 @@ impl User {
                 data_type: DataType::U8,
                 op: ReduceOp::Sum,
                 quantization: None,
+                algorithm: None,
             },
             deviates: false,
             done: false,
@@ -549,6 +550,7 @@ impl User {
                 data_type: DataType::U64,
                 op: ReduceOp::Max,
                 quantization: None,
+                algorithm: None,
             },
             bytes: self.state.shared.0.to_le_bytes().to_vec(),
             in_place: false,
@@ -590,6 +592,7 @@ fn draw_descriptor(rng: &mut Rng, elements: u64) -> ReduceDescriptor {
         data_type: rng.pick(types).unwrap_or(DataType::F32),
         op: rng.pick(&ReduceOp::ALL).unwrap_or(ReduceOp::Sum),
         quantization: None,
+        algorithm: None,
     }
 }
 

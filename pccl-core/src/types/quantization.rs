@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DataType, ReduceOp};
+use super::{Algorithm, DataType, ReduceOp};
 
 /// How the elements of an all-reduce travel, if not as they are: in blocks, each of which has two
 /// parameters and one code per element. (Rule 9; the formulas are in `docs/numerics.md`.)
@@ -138,12 +138,29 @@ pub struct Reduction {
     pub op: ReduceOp,
     /// How data travels; as it is if there is none.
     pub quantization: Option<Quantization>,
+    /// By which algorithm, if the library is not to choose one.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl Reduction {
+    /// The same by this algorithm. All members must ask for the same one; where the group has no
+    /// plan for it, the operation fails at all of them.
+    #[must_use]
+    pub const fn by(self, algorithm: Algorithm) -> Self {
+        Self {
+            algorithm: Some(algorithm),
+            ..self
+        }
+    }
 }
 
 impl From<ReduceOp> for Reduction {
     fn from(op: ReduceOp) -> Self {
-        let quantization = None;
-        Self { op, quantization }
+        Self {
+            op,
+            quantization: None,
+            algorithm: None,
+        }
     }
 }
 
@@ -153,6 +170,16 @@ impl ReduceOp {
         Reduction {
             op: self,
             quantization: Some(Quantization { algorithm, to }),
+            algorithm: None,
+        }
+    }
+
+    /// The operator, by this algorithm: see [`Reduction::by`].
+    pub const fn by(self, algorithm: Algorithm) -> Reduction {
+        Reduction {
+            op: self,
+            quantization: None,
+            algorithm: Some(algorithm),
         }
     }
 }

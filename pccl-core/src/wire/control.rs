@@ -13,7 +13,9 @@ use crate::ids::{
     ContentDigest, Digest, Epoch, Incarnation, MemberId, PeerGroup, Round, RunId, Serial, Token,
     ViewId,
 };
-use crate::types::{Attributes, DigestKind, OpKey, ReduceDescriptor, StateOffer, UnanimousCall};
+use crate::types::{
+    Attributes, Choice, DigestKind, OpKey, ReduceDescriptor, StateOffer, UnanimousCall,
+};
 
 /// Name of one use of an operation's key. (Rule 2)
 ///
@@ -203,8 +205,11 @@ pub struct MemberInfo {
 pub struct GroupView {
     /// Of the group.
     pub epoch: Epoch,
-    /// Members in the order of the ring: each sends to the next, the last to the first.
+    /// Members in the order of the ring: each sends to the next, the last to the first. A member's
+    /// place in it is its rank.
     pub ring: Vec<MemberInfo>,
+    /// Which algorithms its edges allow, and which one goes with which size. (Rule 10)
+    pub choice: Choice,
 }
 
 impl GroupView {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, MemberId};
-use crate::types::{OpKey, UnanimousCall};
+use crate::types::{Algorithm, OpKey, UnanimousCall};
 
 /// How the master came to count a member as lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -62,6 +62,11 @@ pub enum RequestCause {
         /// What happened with each member that was asked.
         what: String,
     },
+    /// The group has no plan for the algorithm that it asked for.
+    NoPlan {
+        /// Which.
+        algorithm: Algorithm,
+    },
     /// A bug at the member, or its system refused memory.
     Internal {
         /// What.
@@ -88,7 +93,9 @@ impl RequestCause {
             Self::Internal { what } => Self::Internal {
                 what: shortened(what),
             },
-            other @ (Self::TimedOut | Self::Cancelled | Self::Destroyed) => other,
+            other @ (Self::TimedOut | Self::Cancelled | Self::Destroyed | Self::NoPlan { .. }) => {
+                other
+            }
         }
     }
 }
@@ -116,6 +123,16 @@ impl fmt::Display for RequestCause {
             Self::LaneDied { peer, cause } => write!(f, "its lane to {peer} died: {cause}"),
             Self::BadFrame { peer, what } => write!(f, "{peer} sent it a bad frame: {what}"),
             Self::FetchFailed { what } => write!(f, "it could not fetch the state: {what}"),
+            Self::NoPlan { algorithm } => {
+                let why = match algorithm {
+                    Algorithm::Ring => "no order in which all neighbours can reach each other",
+                    Algorithm::Star => "no member that all others are known to reach",
+                    Algorithm::Direct => {
+                        "too many members, or a pair that is not known to reach each other"
+                    }
+                };
+                write!(f, "there is no plan for the algorithm {algorithm}: {why}")
+            }
             Self::Internal { what } => write!(f, "it could not go on: {what}"),
         }
     }
@@ -215,7 +232,15 @@ impl fmt::Display for Missing {
 impl AbortReason {
     /// Whether a retry is pointless since the members' programs disagree.
     pub fn is_mismatch(&self) -> bool {
-        matches!(self, Self::Mismatch { .. } | Self::Contradiction { .. })
+        matches!(
+            self,
+            Self::Mismatch { .. }
+                | Self::Contradiction { .. }
+                | Self::Requested {
+                    cause: RequestCause::NoPlan { .. },
+                    ..
+                }
+        )
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::op::{Op, Part, Trouble, outside};
 use super::scratch::{BlockPool, grow};
-use crate::collective::plan::{Step, segments};
+use crate::collective::plan::{Plan, Step, segments};
 use crate::collective::ranges::Span;
 use crate::kernels::{self, Coding, Form};
 use crate::trap::{self, Trap};
@@ -17,11 +17,15 @@ impl Op {
         rooms: &mut BlockPool,
         originals: &mut BlockPool,
     ) -> Result<(), Trouble> {
+        let Plan::Ring(plan) = self.plan else {
+            self.put_in_room(part, incoming)?;
+            return self.contributed(part, rooms, originals);
+        };
         let ReduceDescriptor { data_type, op, .. } = self.descriptor;
         let Part { position, span } = part;
         let (start, len) = self.bytes(span);
         self.stats.rx_bytes += incoming.len() as u64;
-        if self.plan.owns(position) {
+        if plan.owns(position) {
             self.save(span, originals)?;
             if let Some(coding) = self.coding {
                 self.finish_quantized(coding, part, incoming, rooms)?;

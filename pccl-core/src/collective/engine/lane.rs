@@ -96,6 +96,13 @@ pub(super) enum Target {
         /// What it is.
         part: Part,
     },
+    /// To its room, where it waits for the contributions of others.
+    Waiting {
+        /// Serial of the operation here.
+        op: u64,
+        /// What it is.
+        part: Part,
+    },
     /// To scratch, to be decoded: a quantised result.
     Coded {
         /// Serial of the operation here.

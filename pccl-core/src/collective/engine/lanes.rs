@@ -96,7 +96,10 @@ impl Engine {
         let half_sent = lane.tx.as_ref().and_then(|tx| tx.what.op());
         let half_received = match lane.rx.frame.map(|frame| frame.target) {
             Some(
-                Target::Partial { op, .. } | Target::Coded { op, .. } | Target::Result { op, .. },
+                Target::Partial { op, .. }
+                | Target::Waiting { op, .. }
+                | Target::Coded { op, .. }
+                | Target::Result { op, .. },
             ) => Some(op),
             _ => None,
         };

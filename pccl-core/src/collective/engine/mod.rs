@@ -5,7 +5,7 @@
 //! and reports with [`Engine::sent`]. After every call it drains [`Engine::poll_event`] and
 //! [`Engine::poll_writable`], and it calls [`Engine::tick`] when [`Engine::next_deadline`] passes.
 //!
-//! - `op`, `slice`, `fold`, `outgoing`: one operation: what has come, what can go (pure state).
+//! - `op`, `slice`, `fold`, `gather`, `outgoing`: one operation: what has come, what can go (pure state).
 //! - `edge`, `lane`, `link`: one neighbour, one connection to it, one operation on it.
 //! - `receive`, `transmit`, `opening`, `lanes`, `timers`: what the engine does when bytes come,
 //!   when bytes can go, when somebody opens an operation, when lanes come and go, when time passes.
@@ -14,6 +14,7 @@
 mod backup;
 mod edge;
 mod fold;
+mod gather;
 mod io;
 mod lane;
 mod lanes;
@@ -104,20 +105,20 @@ impl Engine {
     /// Starts an operation. It sends OPEN to its neighbours, and data as they have room for it.
     ///
     /// A start that makes no sense (buffers of the wrong length, a key in use, the own number not
-    /// in the group) is answered by [`EngineEvent::Failed`], and the buffers are let go at once.
+    /// in the group), or one by an algorithm that the group has no plan for, is answered by [`EngineEvent::Failed`], and the buffers are let go at once.
     pub fn start(&mut self, start: StartReduce, lent: Lent, now: Time) {
         self.now = now;
         let key = start.op.key;
         let (op, quoted) = (start.op, start.quoted);
         let made = if self.keys.contains_key(&key) || self.calls.contains_key(&start.call) {
-            Err(format!("{key} or its call is open already"))
+            let what = format!("{key} or its call is open already");
+            Err(RequestCause::Internal { what })
         } else {
             Op::new(start, lent)
         };
         let mut op = match made {
             Ok(op) => op,
-            Err(what) => {
-                let cause = RequestCause::Internal { what };
+            Err(cause) => {
                 let failed = EngineEvent::Failed { op, quoted, cause };
                 self.events.push_back(failed);
                 return;

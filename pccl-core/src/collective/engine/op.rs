@@ -2,6 +2,7 @@
 
 use super::backup::Backup;
 use super::edge::STANDING_CREDIT;
+use super::gather::Gathered;
 use super::io::{OpStats, StartReduce};
 use super::link::Link;
 use super::outgoing::Steps;
@@ -10,14 +11,17 @@ use super::slice::Slice;
 use super::window::{Lending, Room, SMALL_ROOM};
 use crate::collective::buffers::Lent;
 use crate::collective::digest::ResultDigest;
-use crate::collective::plan::{RingPlan, Step};
+use crate::collective::plan::gather::GatherPlan;
+use crate::collective::plan::ring::RingPlan;
+use crate::collective::plan::{Plan, Step};
 use crate::collective::ranges::{RangeRefused, Span};
 use crate::ids::{CallId, Digest, Epoch, MemberId, Serial};
 use crate::kernels::{Coding, Form, KernelError};
 use crate::planted::{Bug, planted};
-use crate::types::{DataType, ReduceDescriptor};
+use crate::types::{Algorithm, DataType, ReduceDescriptor};
 use crate::wire::control::OpName;
 use crate::wire::lane::{DataHeader, FrameKind, HEADER_BYTES};
+use crate::wire::reason::RequestCause;
 
 /// One all-reduce in flight.
 #[derive(Debug)]
@@ -27,12 +31,14 @@ pub(super) struct Op {
     pub(super) epoch: Epoch,
     pub(super) quoted: Serial,
     pub(super) descriptor: ReduceDescriptor,
+    /// What neighbours compare: digest of the descriptor, with the algorithm that is used. (Rule 10)
+    pub(super) digest: Digest,
     /// How its data is quantised; none if it travels as it is.
     pub(super) coding: Option<Coding>,
     pub(super) forms: Forms,
-    pub(super) plan: RingPlan,
+    pub(super) plan: Plan,
     pub(super) lent: Lent,
-    /// The next rank, then the previous one if that is another.
+    /// In the order of the plan.
     pub(super) links: Vec<Link>,
     pub(super) stats: OpStats,
     /// Whether it has been reported that it cannot go on; it neither sends nor takes data then.
@@ -47,7 +53,9 @@ pub(super) struct Op {
     /// By position.
     pub(super) slices: Vec<Slice>,
     pub(super) steps: Steps,
-    digest: ResultDigest,
+    /// The own slice, where contributions come straight to its owner.
+    pub(super) gathered: Option<Gathered>,
+    hashed: ResultDigest,
     backup: Backup,
     /// Elements of the result that are not here yet.
     missing: u64,
@@ -120,46 +128,42 @@ pub(super) struct Part {
 }
 
 impl Op {
-    /// The operation as it stands before anything has moved. An error is the caller's mistake.
-    pub(super) fn new(start: StartReduce, lent: Lent) -> Result<Self, String> {
-        let StartReduce {
-            descriptor, group, ..
-        } = &start;
-        let world = group.ring.len();
-        let rank = group.rank(start.own);
-        let plan = match (u32::try_from(world), rank) {
-            (Ok(world), Some(rank)) => RingPlan::new(world, rank as u32, descriptor.count),
-            _ => None,
-        };
-        let neighbour = |rank: u32| group.ring.get(rank as usize).map(|m| m.id);
-        let Some((plan, next, previous)) =
-            plan.and_then(|p| Some((p, neighbour(p.next())?, neighbour(p.previous())?)))
-        else {
-            return Err(format!(
-                "{} is not in the group of its operation",
-                start.own
-            ));
-        };
+    /// The operation as it stands before anything has moved. An error is the caller's mistake, or
+    /// that of who asked for an algorithm that its group has no plan for.
+    pub(super) fn new(start: StartReduce, lent: Lent) -> Result<Self, RequestCause> {
+        let internal = |what| RequestCause::Internal { what };
+        let descriptor = &start.descriptor;
+        let algorithm = start.group.choice.algorithm(descriptor);
+        let plan = plan(&start, algorithm)?;
         if descriptor.bytes() != Some(lent.len() as u64) {
-            return Err(format!("{descriptor} in buffers of {} bytes", lent.len()));
+            let len = lent.len();
+            return Err(internal(format!("{descriptor} in buffers of {len} bytes")));
         }
-        let mut links = Vec::with_capacity(2);
-        if next != start.own {
-            links.push(Link::new(next));
-        }
-        if previous != next {
-            links.push(Link::new(previous));
-        }
+        let member = |rank: u32| start.group.ring.get(rank as usize).map(|m| m.id);
+        let ranks = plan.links().into_iter();
+        let links = ranks.filter_map(member).map(Link::new).collect();
         let coding = Coding::of(descriptor);
         let forms = Forms::of(descriptor, coding);
         let wide = !forms.fit_in_place();
-        let slices = (0..plan.world()).map(|position| {
+        let slices = (0..plan.positions()).map(|position| {
             let index = plan.slice_at(position);
             let span = plan.slice(index);
-            let here = wide && plan.receives_partials(position) && !plan.owns(position);
-            let next = wide && plan.sends_partials(position) && !plan.owns(position + 1);
+            let (here, next) = match plan {
+                Plan::Ring(plan) => (
+                    wide && plan.receives_partials(position) && !plan.owns(position),
+                    wide && plan.sends_partials(position) && !plan.owns(position + 1),
+                ),
+                // Contributions wait at the owner until all are there.
+                Plan::Gather(_) => {
+                    let own = GatherPlan::is_own(position);
+                    (own && !span.is_empty(), !own)
+                }
+            };
             let mut slice = Slice::new(index, span, forms.partial, here, next);
-            if coding.is_some() && plan.sends_results(position) {
+            if let Plan::Ring(plan) = plan
+                && coding.is_some()
+                && plan.sends_results(position)
+            {
                 slice.results = Some(Room::new(span, forms.result));
             }
             slice
@@ -169,7 +173,12 @@ impl Op {
             name: start.op,
             epoch: start.group.epoch,
             quoted: start.quoted,
-            descriptor: start.descriptor,
+            descriptor: *descriptor,
+            digest: ReduceDescriptor {
+                algorithm: Some(algorithm),
+                ..*descriptor
+            }
+            .digest(),
             coding,
             forms,
             plan,
@@ -184,19 +193,25 @@ impl Op {
             begun: false,
             slices: slices.collect(),
             steps: Steps::new(plan),
-            digest: ResultDigest::new(lent.len()),
+            gathered: None,
+            hashed: ResultDigest::new(lent.len()),
             backup: Backup::default(),
             missing: plan.count(),
             room: SMALL_ROOM,
             lent,
         };
-        if plan.sends_partials(0)
-            && let Some(own) = op.slices.first_mut()
-            && !own.span.is_empty()
-        {
-            // An empty set takes any range.
-            let _ = own.partial_ready.insert(own.span);
-            op.steps.set(Step::Partial { position: 0 });
+        if let Plan::Gather(plan) = plan {
+            op.gathered = Gathered::new(plan, &op);
+        }
+        for position in 0..plan.positions() {
+            if plan.starts(position)
+                && let Some(own) = op.slices.get_mut(position as usize)
+                && !own.span.is_empty()
+            {
+                // An empty set takes any range.
+                let _ = own.partial_ready.insert(own.span);
+                op.steps.set(Step::Partial { position });
+            }
         }
         Ok(op)
     }
@@ -214,7 +229,7 @@ impl Op {
 
     /// Digest of the result, once it is here.
     pub(super) fn result(&self) -> Option<Digest> {
-        self.digest.finish()
+        self.hashed.finish()
     }
 
     /// Whether `peer` is a neighbour.
@@ -232,14 +247,18 @@ impl Op {
         self.links.iter_mut().find(|link| link.peer == peer)
     }
 
-    /// Link to the next rank; none in a ring of one.
-    pub(super) fn next(&mut self) -> Option<&mut Link> {
-        self.links.first_mut()
+    /// Place of a neighbour among the links.
+    pub(super) fn link_index(&self, peer: MemberId) -> Option<u32> {
+        let at = self.links.iter().position(|link| link.peer == peer)?;
+        u32::try_from(at).ok()
     }
 
-    /// Whether data of the operation comes from `peer`.
-    pub(super) fn receives_from(&self, peer: MemberId) -> bool {
-        self.links.last().is_some_and(|link| link.peer == peer)
+    /// Whether data of the operation comes from the neighbour at the other end of a link.
+    pub(super) fn receives_on(&self, link: u32) -> bool {
+        match self.plan {
+            Plan::Ring(_) => link as usize + 1 == self.links.len(),
+            Plan::Gather(_) => true,
+        }
     }
 
     /// Takes a place for what a frame announces. From here on no other frame can have it.
@@ -251,7 +270,8 @@ impl Op {
         &mut self,
         peer: MemberId,
         header: &DataHeader,
-        pool: &mut BlockPool,
+        rooms: &mut BlockPool,
+        originals: &mut BlockPool,
     ) -> Result<Part, Trouble> {
         let refuse = |why: &str| {
             Trouble::Frame(format!(
@@ -259,9 +279,9 @@ impl Op {
                 header.kind, header.length, header.offset, header.slice
             ))
         };
-        if !self.receives_from(peer) {
+        let Some(link) = self.link_index(peer).filter(|at| self.receives_on(*at)) else {
             return Err(refuse("it comes from the wrong neighbour"));
-        }
+        };
         let form = match header.kind {
             FrameKind::Partial => self.forms.partial,
             _ => self.forms.result,
@@ -275,7 +295,8 @@ impl Op {
             return Err(refuse("it cuts elements"));
         };
         let origin = self.origin(header.slice);
-        let position = self.plan.position(header.slice);
+        let partial = header.kind == FrameKind::Partial;
+        let position = self.plan.position(header.slice, link, partial);
         let (Some(position), Some(slice)) = (
             position,
             position.and_then(|p| self.slices.get_mut(p as usize)),
@@ -291,7 +312,7 @@ impl Op {
         if !first.is_multiple_of(form.cell()) || !ends_cell {
             return Err(refuse("it cuts blocks"));
         }
-        let taken = if header.kind == FrameKind::Partial {
+        let taken = if partial {
             if !self.plan.receives_partials(position) {
                 return Err(refuse("the slice starts here"));
             }
@@ -301,6 +322,7 @@ impl Op {
                 return Err(refuse("beyond the room that was granted"));
             }
             if planted(Bug::OrderOfArrival)
+                && matches!(self.plan, Plan::Ring(_))
                 && let Some(gap) = slice.partial_in.first_gap(slice.span)
                 && gap.len() >= span.len()
             {
@@ -320,11 +342,14 @@ impl Op {
             RangeRefused::Overlap => refuse("it overlaps another frame"),
             RangeRefused::TooMany => refuse("too many pieces"),
         })?;
-        // Quantised results overwrite nothing before they have been decoded.
-        if header.kind == FrameKind::Result && self.coding.is_none() {
-            self.save(span, pool)?;
+        let part = Part { position, span };
+        if partial {
+            self.prepare_room(part, rooms)?;
+        } else if self.coding.is_none() {
+            // Quantised results overwrite nothing before they have been decoded.
+            self.save(span, originals)?;
         }
-        Ok(Part { position, span })
+        Ok(part)
     }
 
     /// Takes note of a part of the result that is in the receive buffer now.
@@ -332,42 +357,57 @@ impl Op {
         let (start, len) = self.bytes(part.span);
         // Both fit: the part lies in the receive buffer.
         let range = start as usize..(start + len) as usize;
-        for block in self.digest.ready(range) {
+        for block in self.hashed.ready(range) {
             let (start, len) = (block.range.start as u64, block.range.len() as u64);
             if let Some(bytes) = self.lent.recv(start, len) {
-                self.digest.absorb(block.index, bytes);
+                self.hashed.absorb(block.index, bytes);
             }
         }
         self.missing = self.missing.saturating_sub(part.span.len());
-        if self.plan.sends_results(part.position)
-            && let Some(slice) = self.slices.get_mut(part.position as usize)
-            && slice.result_ready.insert(part.span).is_ok()
-        {
-            self.steps.set(Step::Result {
-                position: part.position,
-            });
+        match self.plan {
+            Plan::Ring(plan) if plan.sends_results(part.position) => self.offer_result(part),
+            Plan::Gather(plan) if GatherPlan::is_own(part.position) => {
+                for position in (0..plan.positions()).filter(|at| GatherPlan::is_own(*at)) {
+                    self.offer_result(Part { position, ..part });
+                }
+            }
+            Plan::Ring(_) | Plan::Gather(_) => {}
         }
     }
 
-    /// The next rank has granted room.
+    fn offer_result(&mut self, part: Part) {
+        let position = part.position;
+        if let Some(slice) = self.slices.get_mut(position as usize)
+            && slice.result_ready.insert(part.span).is_ok()
+        {
+            self.steps.set(Step::Result { position });
+        }
+    }
+
+    /// A neighbour has granted room.
     pub(super) fn grant_came(
         &mut self,
         peer: MemberId,
         slice: u32,
         limit: u64,
     ) -> Result<(), Trouble> {
-        if self.next().is_none_or(|link| link.peer != peer) {
-            return Err(Trouble::Frame("room from the wrong neighbour".into()));
+        match self.link_index(peer).filter(|at| *at < self.plan.senders()) {
+            Some(link) => self.granted(link, Some(slice), limit),
+            None => Err(Trouble::Frame("room from the wrong neighbour".into())),
         }
-        self.granted(Some(slice), limit)
     }
 
-    /// Takes note of the room that the next rank has for a slice, `limit` bytes of partials from
-    /// the slice's start on; for all slices if `slice` is none.
-    pub(super) fn granted(&mut self, slice: Option<u32>, limit: u64) -> Result<(), Trouble> {
+    /// Takes note of the room that the neighbour at a link has for a slice, `limit` bytes of partials
+    /// from the slice's start on; for all slices that go there if `slice` is none.
+    pub(super) fn granted(
+        &mut self,
+        link: u32,
+        slice: Option<u32>,
+        limit: u64,
+    ) -> Result<(), Trouble> {
         let form = self.forms.partial;
-        let positions = match slice.map(|s| self.plan.position(s)) {
-            None => 0..self.plan.world(),
+        let positions = match slice.map(|s| self.plan.position(s, link, false)) {
+            None => self.plan.sent_on(link),
             Some(Some(position)) if self.plan.sends_partials(position) => position..position + 1,
             _ => return Err(Trouble::Frame("room for a slice that does not come".into())),
         };
@@ -398,28 +438,40 @@ impl Op {
         self.room > before
     }
 
-    /// How far partials of any slice may be sent at once, in bytes from its start: what the OPEN
-    /// says. Grants what it says.
-    pub(super) fn open_grant(&mut self) -> u64 {
-        let mut rooms = self.slices.iter_mut().filter_map(|s| {
-            let start = s.span.start;
-            s.room.as_mut().map(|room| (start, room))
-        });
+    /// How far partials of any slice may be sent at once, in bytes from its start: what the OPEN to
+    /// the neighbour at a link says. Grants what it says.
+    pub(super) fn open_grant(&mut self, link: u32) -> u64 {
+        let only = match self.plan {
+            Plan::Ring(_) => None,
+            Plan::Gather(_) => Some(link),
+        };
         let mut grant = u64::MAX;
-        for (start, room) in &mut rooms {
-            room.grant(start);
-            grant = self.room;
+        for (slice, position) in self.slices.iter_mut().zip(0..) {
+            let start = slice.span.start;
+            if let Some(room) = &mut slice.room
+                && only.is_none_or(|link| self.plan.granted_on(position) == link)
+            {
+                room.grant(start);
+                grant = self.room;
+            }
         }
         grant
     }
 
-    /// Whether all that it sends before the next rank has opened it fits the standing credit. A
-    /// larger one would gain little by sending so little early, and keep small ones from it.
-    pub(super) fn is_small(&self) -> bool {
-        let headers = u64::from(self.plan.world()) * HEADER_BYTES as u64;
-        let bytes = |slice: &Slice| self.forms.partial.bytes(slice.span.len());
-        let all = |sum: u64, slice: &Slice| sum.saturating_add(bytes(slice));
-        self.slices.iter().fold(headers, all) <= STANDING_CREDIT
+    /// Whether all that it sends on a link before the other end has opened it fits the standing
+    /// credit. A larger one would gain little by sending so little early, and keep small ones from it.
+    pub(super) fn is_small(&self, link: u32) -> bool {
+        let sent = self
+            .plan
+            .sent_on(link)
+            .filter(|at| self.plan.sends_partials(*at));
+        let slices = sent.filter_map(|at| self.slices.get(at as usize));
+        let all = |sum: u64, slice: &Slice| {
+            let bytes = self.forms.partial.bytes(slice.span.len());
+            sum.saturating_add(bytes)
+                .saturating_add(HEADER_BYTES as u64)
+        };
+        slices.fold(0, all) <= STANDING_CREDIT
     }
 
     /// Gives the receive buffer back as it was, and nothing else.
@@ -444,6 +496,9 @@ impl Op {
         }
         for room in self.slices.iter_mut().filter_map(|s| s.results.as_mut()) {
             room.clear(rooms);
+        }
+        if let Some(codes) = self.gathered.as_mut().and_then(|g| g.codes.as_mut()) {
+            codes.clear(rooms);
         }
         lending.repay(self.rooms(), self.room);
         self.backup.release(originals);
@@ -483,6 +538,38 @@ impl Op {
     fn rooms(&self) -> u64 {
         self.slices.iter().filter(|s| s.room.is_some()).count() as u64
     }
+}
+
+/// The plan of an operation by an algorithm.
+fn plan(start: &StartReduce, algorithm: Algorithm) -> Result<Plan, RequestCause> {
+    let StartReduce {
+        descriptor, group, ..
+    } = start;
+    let ranks = u32::try_from(group.ring.len())
+        .ok()
+        .zip(group.rank(start.own));
+    let Some((world, rank)) = ranks else {
+        let what = format!("{} is not in the group of its operation", start.own);
+        return Err(RequestCause::Internal { what });
+    };
+    let (rank, count) = (rank as u32, descriptor.count);
+    // One alone has nobody to choose a way to.
+    if world == 1 {
+        return RingPlan::new(world, rank, count)
+            .map(Plan::Ring)
+            .ok_or(RequestCause::NoPlan { algorithm });
+    }
+    let offered = group.choice.offers(algorithm);
+    let hub = group.choice.hub.and_then(|hub| group.rank(hub));
+    let plan = match algorithm {
+        Algorithm::Ring => RingPlan::new(world, rank, count).map(Plan::Ring),
+        Algorithm::Direct => GatherPlan::direct(world, rank, count).map(Plan::Gather),
+        Algorithm::Star => {
+            hub.and_then(|hub| GatherPlan::star(world, rank, count, hub as u32).map(Plan::Gather))
+        }
+    };
+    plan.filter(|_| offered)
+        .ok_or(RequestCause::NoPlan { algorithm })
 }
 
 pub(super) fn outside() -> Trouble {

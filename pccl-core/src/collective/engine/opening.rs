@@ -159,7 +159,7 @@ impl Engine {
                 edge.open_by_serial.insert(from, serial);
             }
             // Room that came free before could not be told.
-            if op.receives_from(peer) {
+            if op.link_index(peer).is_some_and(|at| op.receives_on(at)) {
                 for position in op.grants_due() {
                     self.queue_grant(serial, position);
                 }
@@ -196,14 +196,17 @@ impl Engine {
         let Some(op) = self.ops.get_mut(&serial) else {
             return;
         };
-        let same = op.descriptor.digest() == frame.descriptor;
+        let same = op.digest == frame.descriptor;
         op.mismatched |= !same;
-        let to_next = op.next().is_some_and(|link| link.peer == peer);
+        let sender = op.link_index(peer).filter(|at| *at < op.plan.senders());
         if let Some(link) = op.link(peer) {
             link.opened = true;
         }
         // Room for all slices at once cannot be wrong.
-        if same && to_next && op.granted(None, frame.grant).is_err() {
+        if same
+            && let Some(link) = sender
+            && op.granted(link, None, frame.grant).is_err()
+        {
             return;
         }
         self.learn(serial, peer, from);
@@ -215,10 +218,13 @@ impl Engine {
             return;
         };
         let taken = op
-            .claim(peer, header, &mut self.originals)
+            .claim(peer, header, &mut self.rooms, &mut self.originals)
             .and_then(|part| op.fold(part, payload, &mut self.rooms, &mut self.originals));
         match taken {
-            Ok(()) => self.progress(serial),
+            Ok(()) => {
+                self.tell_room(serial);
+                self.progress(serial);
+            }
             Err(trouble) => self.fail(serial, trouble, peer),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::op::{Op, Trouble};
 use super::scratch::{BlockPool, grow};
-use crate::collective::plan::{RingPlan, Step};
+use crate::collective::plan::{Plan, Step};
 use crate::collective::ranges::Span;
 use crate::kernels;
 use crate::planted::{Bug, planted};
@@ -35,13 +35,13 @@ pub(super) struct Place {
 }
 
 impl Op {
-    /// Takes the next data to send, at most `most` bytes of payload. The data with the longest way
-    /// to go is first; within a slice, the lowest elements.
-    pub(super) fn take(&mut self, most: u64) -> Option<Outgoing> {
+    /// Takes the next data to send on a link, at most `most` bytes of payload. The data with the
+    /// longest way to go is first; within a slice, the lowest elements.
+    pub(super) fn take(&mut self, link: u32, most: u64) -> Option<Outgoing> {
         if !self.is_running() {
             return None;
         }
-        while let Some(step) = self.steps.first() {
+        while let Some(step) = self.steps.first(link) {
             let taken = match step {
                 Step::Partial { position } => {
                     let slice = self.slices.get_mut(position as usize)?;
@@ -71,6 +71,7 @@ impl Op {
                         continue;
                     };
                     let room = slice.results.as_ref();
+                    let room = room.or_else(|| self.gathered.as_ref()?.codes.as_ref());
                     let piece = room.map_or(first, |room| room.piece(first));
                     let most = self.forms.result.fitting(most, piece.len());
                     let taken = slice.result_ready.take_first(most)?;
@@ -118,7 +119,9 @@ impl Op {
     /// Whether the payload must be computed before it can be sent: contributions that are quantised,
     /// or of a type whose partials are wider.
     pub(super) fn is_computed(&self, out: Outgoing) -> bool {
-        out.step == Step::Partial { position: 0 } && !self.forms.fit_in_place()
+        let starts = |position| self.plan.starts(position);
+        matches!(out.step, Step::Partial { position } if starts(position))
+            && !self.forms.fit_in_place()
     }
 
     /// Computes the payload into the front of `buffer`.
@@ -140,15 +143,18 @@ impl Op {
     pub(super) fn payload(&self, out: Outgoing) -> Option<&[u8]> {
         let (start, len) = self.bytes(out.span);
         match out.step {
-            Step::Partial { position: 0 } => self.lent.send(start, len),
+            Step::Partial { position } if self.plan.starts(position) => self.lent.send(start, len),
             Step::Partial { position } => match &self.slices.get(position as usize)?.room {
                 Some(room) => room.get(out.span),
                 None => self.lent.recv(start, len),
             },
-            Step::Result { position } => match &self.slices.get(position as usize)?.results {
-                Some(room) => room.get(out.span),
-                None => self.lent.recv(start, len),
-            },
+            Step::Result { position } => {
+                let room = self.slices.get(position as usize)?.results.as_ref();
+                match room.or_else(|| self.gathered.as_ref()?.codes.as_ref()) {
+                    Some(room) => room.get(out.span),
+                    None => self.lent.recv(start, len),
+                }
+            }
         }
     }
 
@@ -158,9 +164,13 @@ impl Op {
         let (Step::Partial { position } | Step::Result { position }) = out.step;
         let slice = self.slices.get_mut(position as usize)?;
         if let Step::Result { .. } = out.step {
-            let room = slice.results.as_mut()?;
-            let _ = slice.result_sent.insert(out.span);
-            room.release(slice.result_sent.end_from(slice.span.start), rooms);
+            if self.coding.is_some() {
+                let _ = slice.result_sent.insert(out.span);
+            }
+            match &mut slice.results {
+                Some(room) => room.release(slice.result_sent.end_from(slice.span.start), rooms),
+                None => self.leave_codes(rooms),
+            }
             return None;
         }
         // What was taken once cannot be taken again.
@@ -171,7 +181,7 @@ impl Op {
         room.is_due(gone).then_some(position)
     }
 
-    /// Positions of slices for which the previous rank is to be told of new room.
+    /// Positions of slices for which who sends their partials is to be told of new room.
     pub(super) fn grants_due(&mut self) -> Vec<u32> {
         let due = self
             .slices
@@ -192,10 +202,11 @@ impl Op {
         }
     }
 
-    /// Positions of the slices that have room here.
-    pub(super) fn positions_with_room(&self) -> Vec<u32> {
+    /// Positions of the slices that have room here and whose partials come in on a link.
+    pub(super) fn positions_with_room(&self, link: u32) -> Vec<u32> {
         let slices = self.slices.iter().zip(0..);
-        let rooms = slices.filter(|(slice, _)| slice.room.is_some());
+        let rooms =
+            slices.filter(|(slice, at)| slice.room.is_some() && self.plan.granted_on(*at) == link);
         rooms.map(|(_, position)| position).collect()
     }
 
@@ -213,18 +224,17 @@ impl Op {
 /// Which of the outgoing steps of a rank have data that can go.
 #[derive(Debug)]
 pub(super) struct Steps {
-    plan: RingPlan,
+    plan: Plan,
     /// One bit per step.
     words: Vec<u64>,
 }
 
 impl Steps {
     /// No step has anything.
-    pub(super) fn new(plan: RingPlan) -> Self {
-        let steps = 2 * (plan.world() as usize - 1);
+    pub(super) fn new(plan: Plan) -> Self {
         Self {
             plan,
-            words: vec![0; steps.div_ceil(64)],
+            words: vec![0; plan.steps().div_ceil(64)],
         }
     }
 
@@ -244,22 +254,32 @@ impl Steps {
         }
     }
 
-    /// Whether no step has data.
-    pub(super) fn is_empty(&self) -> bool {
-        self.words.iter().all(|word| *word == 0)
+    /// Whether no step of a link has data.
+    pub(super) fn is_empty(&self, link: u32) -> bool {
+        self.first(link).is_none()
     }
 
-    /// Whether there are partials. Only these can go before the next rank's OPEN is here.
-    pub(super) fn has_partials(&self) -> bool {
-        matches!(self.first(), Some(Step::Partial { .. }))
+    /// Whether there are partials for a link. Only these can go before the other end's OPEN is here.
+    pub(super) fn has_partials(&self, link: u32) -> bool {
+        matches!(self.first(link), Some(Step::Partial { .. }))
     }
 
-    fn first(&self) -> Option<Step> {
-        let (index, word) = self
-            .words
-            .iter()
-            .enumerate()
-            .find(|(_, word)| **word != 0)?;
-        self.plan.step(index * 64 + word.trailing_zeros() as usize)
+    fn first(&self, link: u32) -> Option<Step> {
+        let number = match self.plan {
+            Plan::Ring(_) => {
+                let mut words = self.words.iter().enumerate();
+                let (index, word) = words.find(|(_, word)| **word != 0)?;
+                index * 64 + word.trailing_zeros() as usize
+            }
+            Plan::Gather(_) => {
+                let has = |number: &usize| {
+                    let word = self.words.get(number / 64);
+                    word.is_some_and(|word| word & (1 << (number % 64)) != 0)
+                };
+                let mut steps = self.plan.sent_on(link).map(|position| position as usize);
+                steps.find(has)?
+            }
+        };
+        self.plan.step(number)
     }
 }

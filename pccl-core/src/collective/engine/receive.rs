@@ -153,7 +153,10 @@ impl Engine {
             return Target::Discard;
         };
         let serial = header.to;
-        match op.claim(peer, header, &mut self.originals) {
+        match op.claim(peer, header, &mut self.rooms, &mut self.originals) {
+            Ok(part) if header.kind == FrameKind::Partial && op.gathered.is_some() => {
+                Target::Waiting { op: serial, part }
+            }
             Ok(part) if header.kind == FrameKind::Partial => Target::Partial { op: serial, part },
             Ok(part) if op.coding.is_some() => Target::Coded { op: serial, part },
             Ok(part) => Target::Result { op: serial, part },
@@ -233,6 +236,20 @@ impl Engine {
                     Err(trouble) => self.fail(serial, trouble, peer),
                 }
             }
+            Target::Waiting { op: serial, part } => {
+                let Some(op) = self.ops.get_mut(&serial).filter(|op| op.is_running()) else {
+                    return;
+                };
+                let taken = op.contributed(part, &mut self.rooms, &mut self.originals);
+                self.learn(serial, peer, header.from);
+                match taken {
+                    Ok(()) => {
+                        self.tell_room(serial);
+                        self.progress(serial);
+                    }
+                    Err(trouble) => self.fail(serial, trouble, peer),
+                }
+            }
             Target::Result { op: serial, part } => {
                 if let Some(op) = self.ops.get_mut(&serial).filter(|op| op.is_running()) {
                     op.stats.rx_bytes += u64::from(header.length);
@@ -297,6 +314,12 @@ fn rest_of<'a>(
                 let (start, _) = op.bytes(part.span);
                 let at = start + frame.filled as u64;
                 return op.lent.recv_mut(at, rest as u64).unwrap_or(&mut []);
+            }
+        }
+        Target::Waiting { op, part } => {
+            // Room goes with its operation.
+            if let Some(op) = ops.get_mut(op) {
+                return op.room_for(*part, frame.filled as u64).unwrap_or(&mut []);
             }
         }
         Target::Discard | Target::Refused { .. } => {}

@@ -13,9 +13,12 @@ pub(super) struct Slice {
     pub(super) span: Span,
     /// Partials of which at least the header has come.
     pub(super) partial_in: RangeSet,
+    /// Contributions that are here, whole and unharmed; only where they wait for one another.
+    pub(super) partial_came: RangeSet,
     /// Partials that hold the own contribution and have not been given to a lane.
     pub(super) partial_ready: RangeSet,
-    /// Partials that sockets have taken. Only of these can there be a result.
+    /// Partials that sockets have taken. Only of these can there be a result. Of contributions that
+    /// wait for one another: those that are in the sum.
     pub(super) partial_sent: RangeSet,
     /// Results of which at least the header has come.
     pub(super) result_in: RangeSet,
@@ -47,6 +50,7 @@ impl Slice {
             index,
             span,
             partial_in: RangeSet::default(),
+            partial_came: RangeSet::default(),
             partial_ready: RangeSet::default(),
             partial_sent: RangeSet::default(),
             result_in: RangeSet::default(),

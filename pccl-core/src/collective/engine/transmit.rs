@@ -73,16 +73,23 @@ impl Engine {
         }
     }
 
-    /// Lets the lanes of the next rank know that an operation has something to send.
+    /// Lets the lanes know that an operation has something to send.
     pub(super) fn offer(&mut self, serial: u64) {
+        let senders = self.ops.get(&serial).map_or(0, |op| op.plan.senders());
+        for link in 0..senders {
+            self.offer_on(serial, link);
+        }
+    }
+
+    fn offer_on(&mut self, serial: u64, at: u32) {
         let Some(op) = self.ops.get_mut(&serial) else {
             return;
         };
-        if op.steps.is_empty() || !op.is_running() {
+        if op.steps.is_empty(at) || !op.is_running() {
             return;
         }
-        let early = op.is_small() && op.steps.has_partials();
-        let Some(link) = op.next() else {
+        let early = op.steps.has_partials(at) && op.is_small(at);
+        let Some(link) = op.links.get_mut(at as usize) else {
             return;
         };
         let Some(edge) = self.edges.get_mut(&link.peer) else {
@@ -107,15 +114,26 @@ impl Engine {
         }
     }
 
-    /// Puts a grant into the queue of the edge to the previous rank.
+    /// Puts a grant into the queue of the edge that the partials come on.
     pub(super) fn queue_grant(&mut self, serial: u64, position: u32) {
         if let Some(op) = self.ops.get_mut(&serial)
-            && let Some(link) = op.links.last()
+            && let Some(link) = op.links.get(op.plan.granted_on(position) as usize)
             && let Some(edge) = self.edges.get_mut(&link.peer)
         {
             edge.grants.push_back((serial, position));
             let peer = link.peer;
             self.wake_edge(peer);
+        }
+    }
+
+    /// Tells of room that became free as contributions were added up.
+    pub(super) fn tell_room(&mut self, serial: u64) {
+        let mut from = 0;
+        while let Some(op) = self.ops.get_mut(&serial)
+            && let Some(position) = op.next_due(from)
+        {
+            self.queue_grant(serial, position);
+            from = position + 1;
         }
     }
 
@@ -186,8 +204,10 @@ impl Engine {
             }
             Sending::Grant(serial) => {
                 // Grants only grow: telling all of them again does no harm.
-                if let Some(op) = self.ops.get_mut(&serial) {
-                    for position in op.positions_with_room() {
+                if let Some(op) = self.ops.get_mut(&serial)
+                    && let Some(link) = op.link_index(peer)
+                {
+                    for position in op.positions_with_room(link) {
                         self.queue_grant(serial, position);
                     }
                 }
@@ -203,8 +223,7 @@ impl Engine {
             return;
         };
         let mut out_of_memory = Vec::new();
-        let mut unused = 0;
-        let next = op.links.first().map(|link| link.peer);
+        let mut unused = Vec::new();
         let edges = op
             .links
             .iter()
@@ -220,7 +239,7 @@ impl Engine {
                 if tx.early {
                     let cost = (HEADER_BYTES + tx.length) as u64;
                     lane.early_out = lane.early_out.saturating_sub(cost);
-                    unused += cost;
+                    unused.push((lane.peer, cost));
                 }
                 lane.tx = None;
                 continue;
@@ -241,8 +260,10 @@ impl Engine {
                 out_of_memory.push(id);
             }
         }
-        if let Some(edge) = next.and_then(|next| self.edges.get_mut(&next)) {
-            edge.early_out = edge.early_out.saturating_sub(unused);
+        for (peer, cost) in unused {
+            if let Some(edge) = self.edges.get_mut(&peer) {
+                edge.early_out = edge.early_out.saturating_sub(cost);
+            }
         }
         // Without the rest of its frame a lane carries nothing any more.
         for id in out_of_memory {
@@ -328,15 +349,15 @@ impl Engine {
             else {
                 continue;
             };
-            if op.failed {
+            let Some(link) = op.link_index(peer).filter(|_| !op.failed) else {
                 continue;
-            }
+            };
             let frame = OpenFrame {
                 op: op.name,
                 epoch: op.epoch,
                 quoted: op.quoted,
-                descriptor: op.descriptor.digest(),
-                grant: op.open_grant(),
+                descriptor: op.digest,
+                grant: op.open_grant(link),
             };
             lane.tx_buffer.clear();
             if let Err(error) = frame.encode(&mut lane.tx_buffer) {
@@ -371,7 +392,7 @@ impl Engine {
             };
             // Without its serial there is no way to tell the other end; once it is known, what is
             // due is looked for again.
-            let Some(to) = op.links.last().and_then(|link| link.serial) else {
+            let Some(to) = op.link(peer).and_then(|link| link.serial) else {
                 op.grant_dropped(position);
                 continue;
             };
@@ -397,12 +418,13 @@ impl Engine {
             let Some(op) = self.ops.get_mut(&serial) else {
                 continue;
             };
-            let Some(link) = op.next() else {
+            let at = op.link_index(peer);
+            let (Some(at), Some(link)) = (at, op.link(peer)) else {
                 continue;
             };
             link.queued_early = false;
             // Meanwhile the other end has opened it: then any lane will do.
-            if link.serial.is_some() || !op.steps.has_partials() || !op.is_running() {
+            if link.serial.is_some() || !op.steps.has_partials(at) || !op.is_running() {
                 continue;
             }
             let used = self.edges.get(&peer).map_or(0, |edge| edge.early_out);
@@ -411,9 +433,9 @@ impl Engine {
                 false => STANDING_CREDIT.saturating_sub(used + HEADER_BYTES as u64),
             };
             let segment = u64::from(self.config.segment).max(op.forms.longest_cell());
-            let taken = op.take(room.min(segment));
-            if op.steps.has_partials()
-                && let Some(link) = op.next()
+            let taken = op.take(at, room.min(segment));
+            if op.steps.has_partials(at)
+                && let Some(link) = op.link(peer)
             {
                 link.queued_early = true;
                 lane.early.push_front(serial);
@@ -433,11 +455,14 @@ impl Engine {
             let Some(op) = self.ops.get_mut(&serial) else {
                 continue;
             };
+            let Some(at) = op.link_index(peer) else {
+                continue;
+            };
             // A segment too small for one block of codes would carry nothing.
             let segment = u64::from(self.config.segment).max(op.forms.longest_cell());
-            let taken = op.take(segment);
-            let more = !op.steps.is_empty() && op.is_running();
-            if let Some(link) = op.next() {
+            let taken = op.take(at, segment);
+            let more = !op.steps.is_empty(at) && op.is_running();
+            if let Some(link) = op.link(peer) {
                 link.queued = more;
                 if more {
                     // Each in its turn.
@@ -463,7 +488,7 @@ impl Engine {
             return false;
         }
         let place = op.place(out);
-        let to = op.next().and_then(|link| link.serial).unwrap_or(0);
+        let to = op.link(peer).and_then(|link| link.serial).unwrap_or(0);
         let header = DataHeader {
             to,
             offset: place.offset,

@@ -93,6 +93,11 @@ impl Room {
         Span::new(span.start, span.end.min(end))
     }
 
+    /// Bytes of elements that begin and end as cells do.
+    pub(super) fn bytes(&self, span: Span) -> u64 {
+        self.form.bytes(span.len())
+    }
+
     /// Memory of a piece.
     pub(super) fn get(&self, piece: Span) -> Option<&[u8]> {
         let (block, range) = self.place(piece)?;
@@ -119,6 +124,31 @@ impl Room {
             *block = pool.take(useful)?;
         }
         Ok(block.get_mut(range))
+    }
+
+    /// Has the memory for `span` ready, so that [`Self::rest`] can give it out.
+    pub(super) fn prepare(&mut self, span: Span, pool: &mut BlockPool) -> Result<(), NoMemory> {
+        let mut rest = span;
+        while !rest.is_empty() {
+            let piece = self.piece(rest);
+            self.get_mut(piece, pool)?;
+            rest.start = piece.end;
+        }
+        Ok(())
+    }
+
+    /// Memory for the bytes of `span` from the one at `filled` on, as far as it lies in one piece;
+    /// none if it has not been prepared.
+    pub(super) fn rest(&mut self, span: Span, filled: u64) -> Option<&mut [u8]> {
+        let block_bytes = self.form.bytes(self.block_elements());
+        let start = self.form.bytes(span.start.checked_sub(self.span.start)?);
+        let left = self.form.bytes(span.len()).checked_sub(filled)?;
+        let at = start + filled;
+        let block = (at / block_bytes).checked_sub(self.first)?;
+        let inside = at % block_bytes;
+        let end = block_bytes.min(inside + left);
+        let block = self.blocks.get_mut(usize::try_from(block).ok()?)?;
+        block.get_mut(inside as usize..end as usize)
     }
 
     /// Gives memory before `gone` back.

@@ -103,6 +103,7 @@ impl Master {
         GroupView {
             epoch: g.epoch,
             ring: g.ring.iter().filter_map(info).collect(),
+            choice: crate::types::Choice::RING,
         }
     }
 

@@ -205,6 +205,7 @@ mod tests {
             data_type: DataType::U8,
             op: ReduceOp::Sum,
             quantization: None,
+            algorithm: None,
         };
         let tag = Tag(1);
         let mut calls = Calls::default();

@@ -128,6 +128,7 @@ fn group(ids: &[MemberId]) -> GroupView {
     GroupView {
         epoch: Epoch(1),
         ring: ids.iter().map(info).collect(),
+        choice: crate::types::Choice::RING,
     }
 }
 
@@ -150,6 +151,7 @@ fn start(member: &Member, group: &GroupView, tag: u64, buffers: &mut OwnedBuffer
             data_type: DataType::U32,
             op: ReduceOp::Sum,
             quantization: None,
+            algorithm: None,
         },
         group: group.clone(),
         own: member.id,

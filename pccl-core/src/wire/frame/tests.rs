@@ -73,6 +73,7 @@ fn report() -> Report {
                 data_type: DataType::F32,
                 op: ReduceOp::Avg,
                 quantization: None,
+                algorithm: None,
             },
             digest: Digest(1),
         },
@@ -121,6 +122,7 @@ fn frames() -> Vec<Vec<u8>> {
     let group = GroupView {
         epoch: Epoch(4),
         ring: vec![info(), info()],
+        choice: crate::types::Choice::RING,
     };
     let ups = [
         Up::Heartbeat {

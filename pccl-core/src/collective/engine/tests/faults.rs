@@ -2,10 +2,11 @@
 //! as a result.
 
 use super::harness::{Net, Rng, config};
-use super::reference::{numbers, reduce};
+use super::quantized;
+use super::reference::{numbers, result};
 use crate::collective::engine::{EngineConfig, EngineEvent};
 use crate::ids::CallId;
-use crate::types::{DataType, ReduceDescriptor, ReduceOp};
+use crate::types::{Algorithm, DataType, ReduceDescriptor, ReduceOp};
 use crate::wire::reason::RequestCause;
 
 struct Case {
@@ -13,6 +14,13 @@ struct Case {
     descriptor: ReduceDescriptor,
     contributions: Vec<Vec<u8>>,
     calls: Vec<(usize, CallId)>,
+    hub: usize,
+}
+
+impl Case {
+    fn expected(&self) -> Vec<u8> {
+        result(&self.descriptor, &self.contributions, self.hub)
+    }
 }
 
 /// An operation that has been called everywhere, at a random moment of its life.
@@ -23,20 +31,31 @@ fn midway(seed: u64) -> Case {
         .map(|_| config(rng.one_of(&[8, 64, 512, 4096])))
         .collect();
     let lanes: Vec<usize> = (0..n).map(|_| 2 + rng.below(2)).collect();
-    let mut net = Net::new(seed, &configs, &lanes);
+    let algorithm = Some(rng.one_of(&Algorithm::ALL));
+    let hub = rng.below(n);
+    let mut net = Net::by(algorithm, hub, seed, &configs, &lanes);
+    let most = rng.one_of(&[20, 500, 9000]);
+    let count = 1 + rng.below(most) as u64;
+    let quantized = quantized::all(count);
+    let descriptor = match rng.below(4) {
+        0 => quantized[rng.below(quantized.len())],
+        _ => ReduceDescriptor {
+            count,
+            data_type: rng.one_of(&DataType::ALL),
+            op: rng.one_of(&ReduceOp::ALL),
+            quantization: None,
+            algorithm: None,
+        },
+    };
     let descriptor = ReduceDescriptor {
-        count: 1 + {
-            let most = rng.one_of(&[20, 500, 9000]);
-            rng.below(most)
-        } as u64,
-        data_type: rng.one_of(&DataType::ALL),
-        op: rng.one_of(&ReduceOp::ALL),
-        quantization: None,
+        algorithm,
+        ..descriptor
     };
     let mut case = Case {
         contributions: contributions(&mut rng, n, descriptor),
         calls: Vec::new(),
         descriptor,
+        hub,
         net: Net::new(0, &[], &[]),
     };
     for at in 0..n {
@@ -81,6 +100,7 @@ fn abort_everywhere(case: &mut Case) {
 
 /// Runs another operation over the same lanes.
 fn another_one_works(case: &mut Case) {
+    let expected = case.expected();
     let net = &mut case.net;
     let n = net.engines.len();
     let mut calls = Vec::new();
@@ -90,11 +110,6 @@ fn another_one_works(case: &mut Case) {
         net.steps(10);
     }
     net.settle();
-    let expected = reduce(
-        case.descriptor.data_type,
-        case.descriptor.op,
-        &case.contributions,
-    );
     for (at, call) in calls {
         let op = net.finish(at, call, true).0;
         assert!(
@@ -133,11 +148,7 @@ pub(super) fn a_cut_lane_fails_what_it_carried_and_the_rest_goes_on() {
         let lane = case.net.pipes[pipe].lane;
         case.net.cut(lane);
         case.net.settle();
-        let expected = reduce(
-            case.descriptor.data_type,
-            case.descriptor.op,
-            &case.contributions,
-        );
+        let expected = case.expected();
         let running = &case.net.running;
         let stuck = case
             .calls
@@ -186,11 +197,7 @@ pub(super) fn a_changed_byte_never_makes_a_wrong_result() {
         case.net.settle();
         let fault = |(_, e): &(usize, EngineEvent)| matches!(e, EngineEvent::LaneFault { .. });
         faults += usize::from(case.net.events.iter().any(fault));
-        let expected = reduce(
-            case.descriptor.data_type,
-            case.descriptor.op,
-            &case.contributions,
-        );
+        let expected = case.expected();
         let done = |key: &(usize, CallId)| case.net.running[key].done.is_some();
         if case.calls.iter().all(done) {
             for (at, call) in std::mem::take(&mut case.calls) {

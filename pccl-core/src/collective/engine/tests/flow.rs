@@ -15,6 +15,7 @@ fn sum(data_type: DataType, count: u64) -> ReduceDescriptor {
         data_type,
         op: ReduceOp::Sum,
         quantization: None,
+        algorithm: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::collective::buffers::OwnedBuffers;
 use crate::collective::engine::{Engine, EngineConfig, EngineEvent, OpStats, StartReduce};
 use crate::ids::{CallId, Digest, Epoch, LaneId, MemberId, Round, Serial, Tag, Time, Token};
-use crate::types::{OpKey, OpKind, ReduceDescriptor};
+use crate::types::{Algorithm, Choice, OpKey, OpKind, ReduceDescriptor};
 use crate::wire::control::{GroupView, MemberInfo, OpName};
 use crate::wire::lane::DataHeader;
 use crate::wire::reason::RequestCause;
@@ -78,7 +78,26 @@ pub(super) struct Net {
 impl Net {
     /// A ring of engines with these settings, and so many lanes from each to the next.
     pub(super) fn new(seed: u64, configs: &[EngineConfig], lanes: &[usize]) -> Self {
+        Self::by(None, 0, seed, configs, lanes)
+    }
+
+    /// Engines with the edges of an algorithm, by which all goes that asks for nothing else, and so
+    /// many lanes on the first edges of each.
+    pub(super) fn by(
+        algorithm: Option<Algorithm>,
+        hub: usize,
+        seed: u64,
+        configs: &[EngineConfig],
+        lanes: &[usize],
+    ) -> Self {
         let n = configs.len();
+        let algorithm = algorithm.unwrap_or(Algorithm::Ring);
+        let choice = Choice {
+            ring: algorithm == Algorithm::Ring,
+            direct: algorithm == Algorithm::Direct,
+            hub: (algorithm == Algorithm::Star).then(|| member(hub)),
+            ..Choice::RING
+        };
         let ring = (0..n as u64).map(|i| MemberInfo {
             id: member(i as usize),
             name: String::new(),
@@ -98,13 +117,25 @@ impl Net {
             group: GroupView {
                 epoch: Epoch(1),
                 ring: ring.collect(),
+                choice,
             },
             next_call: 0,
             tags: BTreeMap::new(),
         };
-        for (i, lanes) in lanes.iter().enumerate().take(if n == 2 { 1 } else { n }) {
-            for _ in 0..*lanes {
-                net.add_lane(i, (i + 1) % n);
+        for (a, b) in (0..n).flat_map(|b| (0..b).map(move |a| (a, b))) {
+            let next = b == a + 1 || (a, b + 1) == (0, n);
+            let edge = match algorithm {
+                Algorithm::Ring => next,
+                Algorithm::Star => a == hub || b == hub,
+                Algorithm::Direct => true,
+            };
+            let most = if next && b != a + 1 {
+                lanes[b]
+            } else {
+                lanes[a]
+            };
+            for _ in 0..if edge { most } else { 0 } {
+                net.add_lane(a, b);
             }
         }
         net
@@ -210,6 +241,16 @@ impl Net {
             }
         }
         false
+    }
+
+    /// All that can be written now arrives, and nothing else.
+    pub(super) fn hop(&mut self) {
+        for index in 0..self.pipes.len() {
+            while self.write(index) {}
+        }
+        for index in 0..self.pipes.len() {
+            while self.read(index) {}
+        }
     }
 
     /// Some random steps, at most `most`.

@@ -7,7 +7,8 @@ use crate::collective::buffers::OwnedBuffers;
 use crate::collective::engine::{Engine, EngineEvent, StartReduce};
 use crate::ids::{CallId, Epoch, LaneId, Serial, Time, Token};
 use crate::types::{
-    DataType, Quantization, QuantizationAlgorithm, QuantizedType, ReduceDescriptor, ReduceOp,
+    Algorithm, DataType, Quantization, QuantizationAlgorithm, QuantizedType, ReduceDescriptor,
+    ReduceOp,
 };
 use crate::wire::control::{GroupView, MemberInfo};
 use crate::wire::lane::{DataHeader, FrameKind, OpenFrame};
@@ -19,6 +20,7 @@ const SUM: ReduceDescriptor = ReduceDescriptor {
     data_type: DataType::F32,
     op: ReduceOp::Sum,
     quantization: None,
+    algorithm: None,
 };
 
 const QUANTIZED: ReduceDescriptor = ReduceDescriptor {
@@ -58,6 +60,7 @@ impl Victim {
             group: GroupView {
                 epoch: Epoch(1),
                 ring: ring.collect(),
+                choice: crate::types::Choice::RING,
             },
             own: member(0),
         };
@@ -200,6 +203,7 @@ fn more_than_the_granted_room_is_refused() {
         data_type: DataType::F16,
         op: ReduceOp::Sum,
         quantization: None,
+        algorithm: None,
     };
     let mut victim = Victim::new(wide);
     victim.engine.lending = super::super::window::Lending::new(0);
@@ -363,7 +367,11 @@ fn open_frame() -> OpenFrame {
         op: name(1),
         epoch: Epoch(1),
         quoted: Serial::default(),
-        descriptor: SUM.digest(),
+        descriptor: ReduceDescriptor {
+            algorithm: Some(Algorithm::Ring),
+            ..SUM
+        }
+        .digest(),
         grant: u64::MAX,
     }
 }

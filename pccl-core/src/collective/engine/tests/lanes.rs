@@ -15,6 +15,7 @@ const SUM: ReduceDescriptor = ReduceDescriptor {
     data_type: DataType::F32,
     op: ReduceOp::Sum,
     quantization: None,
+    algorithm: None,
 };
 
 fn inputs(seed: u64, n: usize) -> Vec<Vec<u8>> {

@@ -1,6 +1,7 @@
 //! Engines joined by pipes of bytes, with everything random that a network may choose: how many
 //! bytes go at once, on which lane, in which order between lanes. From a seed.
 
+mod algorithms;
 mod faults;
 mod flow;
 mod harness;

@@ -3,7 +3,7 @@
 use std::panic::catch_unwind;
 
 use super::harness::{Net, config};
-use super::{faults, flow, lanes, reduce};
+use super::{algorithms, faults, flow, lanes, reduce};
 use crate::planted::{Bug, plant};
 use crate::types::{DataType, ReduceDescriptor, ReduceOp};
 
@@ -22,6 +22,7 @@ fn nobody_is_done_alone() {
         data_type: DataType::F32,
         op: ReduceOp::Sum,
         quantization: None,
+        algorithm: None,
     };
     net.start(0, 1, nothing, Vec::new(), false);
     net.settle();
@@ -30,9 +31,13 @@ fn nobody_is_done_alone() {
 
 #[test]
 fn planted_bugs_are_found() {
-    let tests: [(fn(), Bug); 7] = [
+    let tests: [(fn(), Bug); 8] = [
         (nobody_is_done_alone, Bug::DoneWithoutOpens),
         (reduce::sums_of_f32_are_right, Bug::OrderOfArrival),
+        (
+            algorithms::sums_in_groups_of_two_to_five_are_right,
+            Bug::OrderOfArrival,
+        ),
         (
             flow::wide_partials_get_around_with_the_smallest_room,
             Bug::WindowIgnored,

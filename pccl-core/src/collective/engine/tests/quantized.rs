@@ -24,16 +24,17 @@ fn quantized(
         data_type,
         op,
         quantization: Some(Quantization { algorithm, to }),
+        algorithm: None,
     }
 }
 
-fn min_max(count: u64) -> ReduceDescriptor {
+pub(super) fn min_max(count: u64) -> ReduceDescriptor {
     let (op, algorithm) = (ReduceOp::Avg, QuantizationAlgorithm::MinMax);
     quantized(count, DataType::F32, op, algorithm, QuantizedType::U8)
 }
 
 /// Every sensible quantisation of every float, with every operator that it goes with.
-fn all(count: u64) -> Vec<ReduceDescriptor> {
+pub(super) fn all(count: u64) -> Vec<ReduceDescriptor> {
     let mut all = Vec::new();
     for data_type in FLOATS {
         for op in ReduceOp::ALL {

@@ -1,18 +1,22 @@
 //! The result is the right one, whatever the network does.
 
 use super::harness::{Net, Rng, config};
-use super::reference::{numbers, reduce, reduce_quantized};
+use super::reference::{numbers, reduce, result};
 use crate::collective::engine::EngineConfig;
 use crate::ids::CallId;
-use crate::kernels::Coding;
 use crate::types::{DataType, ReduceDescriptor, ReduceOp};
 
 /// Runs one operation with everything else random, and checks all there is to check.
 pub(super) fn check(seed: u64, n: usize, descriptor: ReduceDescriptor, configs: &[EngineConfig]) {
     let mut rng = Rng::new(seed);
     let lanes: Vec<usize> = (0..n).map(|_| 1 + rng.below(3)).collect();
-    let mut net = Net::new(seed, configs, &lanes);
-    net.chunk = rng.one_of(&[7, 100, 5000]);
+    let hub = rng.below(n);
+    let mut net = Net::by(descriptor.algorithm, hub, seed, configs, &lanes);
+    net.chunk = match descriptor.bytes() {
+        Some(200_000..) => 50_000,
+        _ => rng.one_of(&[7, 100, 5_000]),
+    };
+    net.capacity = net.capacity.max(net.chunk);
     let contributions: Vec<Vec<u8>> = (0..n)
         .map(|_| {
             numbers(descriptor.data_type, descriptor.count as usize, || {
@@ -32,7 +36,7 @@ pub(super) fn check(seed: u64, n: usize, descriptor: ReduceDescriptor, configs: 
         }
     }
     net.settle();
-    let expected = expected(&descriptor, &contributions);
+    let expected = result(&descriptor, &contributions, hub);
     let mut digests = Vec::new();
     for (at, call) in calls {
         let (op, stats) = net.finish(at, call, true);
@@ -54,13 +58,6 @@ pub(super) fn check(seed: u64, n: usize, descriptor: ReduceDescriptor, configs: 
     assert_eq!(digests.len(), 1, "{descriptor}, {n}, seed {seed}");
 }
 
-fn expected(descriptor: &ReduceDescriptor, contributions: &[Vec<u8>]) -> Vec<u8> {
-    match Coding::of(descriptor) {
-        Some(coding) => reduce_quantized(coding, descriptor.op, contributions),
-        None => reduce(descriptor.data_type, descriptor.op, contributions),
-    }
-}
-
 fn random_configs(rng: &mut Rng, n: usize) -> Vec<EngineConfig> {
     let sizes = [8, 16, 24, 64, 256, 1024];
     (0..n).map(|_| config(rng.one_of(&sizes))).collect()
@@ -76,6 +73,7 @@ pub(super) fn sums_of_f32_are_right() {
             data_type: DataType::F32,
             op: ReduceOp::Sum,
             quantization: None,
+            algorithm: None,
         };
         let configs = random_configs(&mut rng, n);
         check(seed, n, descriptor, &configs);
@@ -83,9 +81,9 @@ pub(super) fn sums_of_f32_are_right() {
 }
 
 #[test]
-fn all_types_and_operators_are_right_in_rings_of_two_to_five() {
+fn all_types_and_operators_are_right_in_rings_of_two_to_nine() {
     let mut rng = Rng::new(2);
-    for n in 2..=5 {
+    for n in 2..=9 {
         for data_type in DataType::ALL {
             for op in ReduceOp::ALL {
                 for count in [0, 1, 3, 77] {
@@ -94,6 +92,7 @@ fn all_types_and_operators_are_right_in_rings_of_two_to_five() {
                         data_type,
                         op,
                         quantization: None,
+                        algorithm: None,
                     };
                     let configs = random_configs(&mut rng, n);
                     check(rng.next(), n, descriptor, &configs);
@@ -113,6 +112,7 @@ fn larger_operations_wait_for_the_open_and_are_right() {
                 data_type,
                 op: ReduceOp::Avg,
                 quantization: None,
+                algorithm: None,
             };
             let sizes = [4 << 10, 64 << 10, 1 << 20];
             let configs: Vec<_> = (0..n).map(|_| config(rng.one_of(&sizes))).collect();
@@ -129,6 +129,7 @@ fn one_rank_alone_gets_its_own_contribution() {
             data_type: DataType::BF16,
             op,
             quantization: None,
+            algorithm: None,
         };
         let mut rng = Rng::new(4);
         let mut net = Net::new(4, &[config(64)], &[]);

@@ -1,41 +1,109 @@
 //! What an all-reduce has to give, computed element by element from rule 9.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use crate::kernels::{self, Coding};
-use crate::types::{DataType, ReduceOp};
+use crate::types::{Algorithm, DataType, ReduceDescriptor, ReduceOp};
 
-/// Result over the contributions of all ranks.
-pub(super) fn reduce(data_type: DataType, op: ReduceOp, contributions: &[Vec<u8>]) -> Vec<u8> {
-    match data_type {
-        DataType::U8 => all::<u8>(op, contributions),
-        DataType::I8 => all::<i8>(op, contributions),
-        DataType::I16 => all::<i16>(op, contributions),
-        DataType::U16 => all::<u16>(op, contributions),
-        DataType::U32 => all::<u32>(op, contributions),
-        DataType::I32 => all::<i32>(op, contributions),
-        DataType::U64 => all::<u64>(op, contributions),
-        DataType::I64 => all::<i64>(op, contributions),
-        DataType::F16 => all::<f16>(op, contributions),
-        DataType::BF16 => all::<bf16>(op, contributions),
-        DataType::F32 => all::<f32>(op, contributions),
-        DataType::F64 => all::<f64>(op, contributions),
+/// Result over the contributions of all ranks; in a star, of the hub first.
+pub(super) fn result(
+    descriptor: &ReduceDescriptor,
+    contributions: &[Vec<u8>],
+    hub: usize,
+) -> Vec<u8> {
+    let ReduceDescriptor { data_type, op, .. } = *descriptor;
+    let mut contributions = contributions.to_vec();
+    let n = contributions.len();
+    let slices = match descriptor.algorithm {
+        Some(Algorithm::Star) if n > 1 => {
+            contributions.rotate_left(hub);
+            1
+        }
+        _ => n,
+    };
+    match (Coding::of(descriptor), descriptor.algorithm) {
+        (None, _) => reduce_in(slices, data_type, op, &contributions),
+        (Some(coding), None | Some(Algorithm::Ring)) => around(coding, op, &contributions),
+        (Some(coding), Some(_)) => straight(slices, coding, op, &contributions),
     }
 }
 
-/// The same of data that travels quantised: the kernels, slice by slice, with nothing in between.
-pub(super) fn reduce_quantized(coding: Coding, op: ReduceOp, contributions: &[Vec<u8>]) -> Vec<u8> {
+/// Result of data that travels as it is, over the contributions of a ring.
+pub(super) fn reduce(data_type: DataType, op: ReduceOp, contributions: &[Vec<u8>]) -> Vec<u8> {
+    reduce_in(contributions.len(), data_type, op, contributions)
+}
+
+/// The same in so many slices; the contributions to each begin with that of its number.
+fn reduce_in(slices: usize, data_type: DataType, op: ReduceOp, all: &[Vec<u8>]) -> Vec<u8> {
+    match data_type {
+        DataType::U8 => sums::<u8>(slices, op, all),
+        DataType::I8 => sums::<i8>(slices, op, all),
+        DataType::I16 => sums::<i16>(slices, op, all),
+        DataType::U16 => sums::<u16>(slices, op, all),
+        DataType::U32 => sums::<u32>(slices, op, all),
+        DataType::I32 => sums::<i32>(slices, op, all),
+        DataType::U64 => sums::<u64>(slices, op, all),
+        DataType::I64 => sums::<i64>(slices, op, all),
+        DataType::F16 => sums::<f16>(slices, op, all),
+        DataType::BF16 => sums::<bf16>(slices, op, all),
+        DataType::F32 => sums::<f32>(slices, op, all),
+        DataType::F64 => sums::<f64>(slices, op, all),
+    }
+}
+
+/// Elements of one of some equal slices, the first of which are longer.
+fn slice(count: usize, slices: usize, slice: usize) -> Range<usize> {
+    let (base, longer) = (count / slices, count % slices);
+    let start = slice * base + slice.min(longer);
+    start..start + base + usize::from(slice < longer)
+}
+
+/// Data that travels quantised straight to the owners of slices: each contribution is read from its
+/// codes, but for the owner's, which is the first; and the result from its own.
+fn straight(slices: usize, coding: Coding, op: ReduceOp, contributions: &[Vec<u8>]) -> Vec<u8> {
+    let n = contributions.len();
+    let (data_type, wide) = (coding.data_type(), coding.data_type().partial());
+    let size = data_type.size();
+    let count = contributions[0].len() / size;
+    let mut out = vec![0; count * size];
+    for s in 0..slices {
+        let elements = slice(count, slices, s);
+        let range = elements.start * size..elements.end * size;
+        let own = |rank: usize| &contributions[(s + rank) % n][range.clone()];
+        let mut coded = vec![0; coding.form().bytes(elements.len() as u64) as usize];
+        let mut sum = vec![0; elements.len() * wide.size()];
+        let mut read = sum.clone();
+        kernels::start(data_type, own(0), &mut sum).unwrap();
+        for rank in 1..n {
+            kernels::encode(coding, own(rank), &mut coded).unwrap();
+            kernels::decode(coding.widened(), &coded, &mut read).unwrap();
+            let op = match op {
+                ReduceOp::Avg => ReduceOp::Sum,
+                other => other,
+            };
+            kernels::fold_finish_in_place(wide, op, 1, &read, &mut sum).unwrap();
+        }
+        let result = &mut out[range.clone()];
+        kernels::finish(data_type, op, n as u32, &sum, result).unwrap();
+        kernels::encode(coding, result, &mut coded).unwrap();
+        kernels::decode(coding, &coded, result).unwrap();
+    }
+    out
+}
+
+/// Data that travels quantised around the ring: the kernels, slice by slice, with nothing in between.
+fn around(coding: Coding, op: ReduceOp, contributions: &[Vec<u8>]) -> Vec<u8> {
     let n = contributions.len();
     let size = coding.data_type().size();
     let count = contributions[0].len() / size;
-    let (base, longer) = (count / n, count % n);
     let mut out = vec![0; count * size];
-    for slice in 0..n {
-        let start = (slice * base + slice.min(longer)) * size;
-        let length = base + usize::from(slice < longer);
-        let range = start..start + length * size;
-        let own = |hop: usize| &contributions[(slice + hop) % n][range.clone()];
-        let mut coded = vec![0; coding.form().bytes(length as u64) as usize];
+    for s in 0..n {
+        let elements = slice(count, n, s);
+        let range = elements.start * size..elements.end * size;
+        let own = |hop: usize| &contributions[(s + hop) % n][range.clone()];
+        let mut coded = vec![0; coding.form().bytes(elements.len() as u64) as usize];
         kernels::encode(coding, own(0), &mut coded).unwrap();
         for hop in 1..n - 1 {
             let incoming = coded.clone();
@@ -85,19 +153,16 @@ trait Element: Copy {
     fn write(a: Self::Sum) -> Vec<u8>;
 }
 
-fn all<E: Element>(op: ReduceOp, contributions: &[Vec<u8>]) -> Vec<u8> {
+fn sums<E: Element>(slices: usize, op: ReduceOp, contributions: &[Vec<u8>]) -> Vec<u8> {
     let n = contributions.len();
     let size = size_of::<E>();
     let count = contributions[0].len() / size;
     let mut out = Vec::new();
-    let (base, longer) = (count / n, count % n);
-    for slice in 0..n {
-        let start = slice * base + slice.min(longer);
-        let end = start + base + usize::from(slice < longer);
-        for e in start..end {
+    for s in 0..slices {
+        for e in slice(count, slices, s) {
             let at = |rank: usize| E::read(&contributions[rank % n][e * size..(e + 1) * size]);
-            let mut sum = at(slice);
-            for rank in slice + 1..slice + n {
+            let mut sum = at(s);
+            for rank in s + 1..s + n {
                 sum = E::combine(op, sum, at(rank));
             }
             if op == ReduceOp::Avg {

@@ -57,6 +57,7 @@ pub(super) fn body(count: u64) -> OpBody {
         data_type: DataType::F32,
         op: ReduceOp::Sum,
         quantization: None,
+        algorithm: None,
     };
     OpBody::Reduce {
         descriptor,

@@ -225,6 +225,7 @@ const DESCRIPTOR: ReduceDescriptor = ReduceDescriptor {
     data_type: DataType::F32,
     op: ReduceOp::Sum,
     quantization: None,
+    algorithm: None,
 };
 
 fn parameters() -> RunParameters {
@@ -270,6 +271,7 @@ fn view(epoch: u64, ring: &[u64]) -> GroupView {
     GroupView {
         epoch: Epoch(epoch),
         ring: ring.iter().map(|id| info(*id)).collect(),
+        choice: crate::types::Choice::RING,
     }
 }
 
