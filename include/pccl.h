@@ -23,8 +23,10 @@
  * pccl-master, have ended when it is destroyed; those of a synchronisation, pccl-sync, pccl-state and pccl-digest, when it
  * returns. Only pccl-resolve, which looks up a host name, ends when the system has answered.
  *
- * Limits: without descriptors, threads or memory calls give pcclInternalError or their own failure. Only the C library's own
- * allocations at the start of a thread, and the last 2 MiB, are not proof against a system without any memory.
+ * Limits: without descriptors, threads or memory calls give pcclInternalError or their own failure. What is under way then
+ * comes to its end in 2 MiB that the library has set apart; should those not suffice, the process ends. And where the
+ * library was opened with dlopen rather than linked, glibc ends the process if a thread comes to it for the first time
+ * and there is no memory left.
  *
  * Fork: in the child, communicators and masters of the parent give pcclInvalidUsage; destroying them there frees nothing
  * and harms nobody.

@@ -60,9 +60,10 @@ const UNSAFE: [&str; 6] = [
 ];
 
 /// The only places of the library that may ask which operating system it runs on.
-const SYSTEM: [&str; 4] = [
+const SYSTEM: [&str; 5] = [
     "pccl-core/src/transport/sockopt.rs",
     "pccl-core/src/bin/pccl-master/signals.rs",
+    "pccl-ffi/src/destructors/",
     "pccl-ffi/src/signals.rs",
     "tests/",
 ];

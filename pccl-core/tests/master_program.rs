@@ -64,6 +64,32 @@ fn it_serves_tells_its_status_and_ends_its_members_calls() {
 }
 
 #[test]
+fn a_signal_ends_it_in_good_order() {
+    if std::env::consts::FAMILY != "unix" {
+        println!("left out: signals to single processes");
+        return;
+    }
+    within_limit(|| {
+        for signal in ["-INT", "-TERM"] {
+            let mut program = Command::new(PROGRAM)
+                .args(["--listen", "127.0.0.1:0"])
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut log = BufReader::new(program.stderr.take().unwrap()).lines();
+            let begun = log.any(|line| line.unwrap().contains("the master listens"));
+            assert!(begun);
+            let process = program.id().to_string();
+            let mut kill = Command::new("kill");
+            assert!(kill.args([signal, &process]).status().unwrap().success());
+            let rest: Vec<_> = log.map(Result::unwrap).collect();
+            assert!(rest.iter().any(|l| l.contains("asked to end")), "{rest:?}");
+            assert!(program.wait().unwrap().success());
+        }
+    });
+}
+
+#[test]
 fn asking_nobody_fails_and_says_so() {
     let asked = Command::new(PROGRAM)
         .args(["status", "127.0.0.1:1"])

@@ -7,6 +7,7 @@
 //! - [`registry`]: pointers that C programs hold are names, looked up here and never followed, so
 //!   that one that was destroyed is an error and nothing worse.
 //! - `memory`: what happens when there is none left.
+//! - `destructors`: what is done at the end of a thread, so that noting it down cannot fail.
 //! - [`failure`]: which error is which code, function by function.
 //! - [`layout`]: the structures, with their sizes and offsets asserted.
 //!
@@ -18,6 +19,7 @@
 pub mod arguments;
 pub mod collectives;
 pub mod communicator;
+mod destructors;
 pub mod entry;
 pub mod failure;
 pub mod layout;

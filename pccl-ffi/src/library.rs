@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char};
 
 use crate::arguments::output;
+use crate::destructors;
 use crate::entry::{self, run};
 use crate::failure::Code;
 use crate::layout::{BuildInfo, Enum};
@@ -12,6 +13,7 @@ use crate::log;
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclInit() -> Enum {
     run("pcclInit", || {
+        destructors::initialize();
         log::initialize();
         entry::initialize();
         Ok(())

@@ -154,6 +154,17 @@ fn exactly_these_symbols_are_exported() {
 }
 
 #[test]
+fn the_c_library_is_not_asked_to_note_down_destructors_of_threads() {
+    if std::env::consts::OS != "linux" {
+        println!("left out: other systems do not end the process over it");
+        return;
+    }
+    let listing = succeed(Command::new("nm").arg("-D").arg(shared_library()));
+    let listing = String::from_utf8(listing.stdout).unwrap();
+    assert!(!listing.contains("__cxa_thread_atexit"), "{listing}");
+}
+
+#[test]
 fn the_library_needs_only_the_c_runtime_and_says_its_name() {
     if std::env::consts::OS != "linux" {
         println!("left out: the tool that lists libraries differs on this system");

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{posix, program, run, test_source};
+use support::{posix, program, run, shared_library, test_source};
 
 macro_rules! scenarios {
     ($source:literal: $($name:ident => $argument:literal),* $(,)?) => {
@@ -76,6 +76,17 @@ limits! {
     net_few_threads_give_codes => "threads",
     net_little_memory_gives_codes => "memory",
     net_threads_are_named_and_nothing_of_the_process_changes => "nothing_changed",
+}
+
+#[test]
+fn a_library_that_was_closed_is_there_for_threads_that_called_it() {
+    if std::env::consts::OS == "linux" {
+        let library = shared_library();
+        let program = program(&test_source("opened.c"), &["-ldl", "-Wl,--as-needed"]);
+        run(&program, &[&library.to_string_lossy()]);
+    } else {
+        println!("left out: how libraries are opened and closed differs on this system");
+    }
 }
 
 #[test]

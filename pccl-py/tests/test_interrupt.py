@@ -109,6 +109,18 @@ JOINS = WAITS.replace(
 ).replace("peer.connect()\n", "")
 
 
+# Waits for one more Ctrl-C.
+NEXT_ONE = """
+def next_one():
+    try:
+        print("again", flush=True)
+        time.sleep(30)
+    except KeyboardInterrupt:
+        return
+    raise AssertionError
+"""
+
+
 def test_a_newcomer_that_nobody_admits_can_be_interrupted() -> None:
     master, address = start_master()
     with master:
@@ -122,5 +134,37 @@ def test_a_newcomer_that_nobody_admits_can_be_interrupted() -> None:
             assert time.monotonic() - begin < 1.0
             assert line.startswith("interrupted PCCLError") and line.endswith(" False")
             assert child.process.wait(20) == 0
+        assert not peer.are_peers_pending(timeout=30)
+        peer.leave()
+
+
+@pytest.mark.parametrize("hangs", ["from the start", "when it knows of the newcomer"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_who_has_not_joined_waits_for_no_verdict(hangs: str, times: int) -> None:
+    # Where nothing has been agreed on, nobody else has to be asked: the first Ctrl-C does what in
+    # other calls takes a second, and a second is one for the program, as any after the call.
+    master, address = start_master()
+    script = JOINS.replace("CALL", "peer.connect()").replace(
+        'print("interrupted"', 'for _ in range(TIMES - 1): next_one()\n    print("interrupted"'
+    )
+    script = f"TIMES = {times}\n{NEXT_ONE}{script}"
+    with master:
+        peer = pccl.Communicator(address)
+        peer.connect(timeout=30)
+        if hangs == "from the start":
+            master.process.send_signal(signal.SIGSTOP)
+        with Child("-c", script, address) as child:
+            assert child.line() == "waits"
+            master.process.send_signal(signal.SIGSTOP)
+            begin = time.monotonic()
+            child.process.send_signal(signal.SIGINT)
+            if times == 2:
+                assert child.line() == "again"
+                child.process.send_signal(signal.SIGINT)
+            line = child.line()
+            assert time.monotonic() - begin < 1.0
+            assert line.startswith("interrupted PCCLError") and line.endswith(" False")
+            assert child.process.wait(20) == 0
+        master.process.send_signal(signal.SIGCONT)
         assert not peer.are_peers_pending(timeout=30)
         peer.leave()

@@ -10,8 +10,6 @@ use pccl_core::config::{MasterConfig, Timing};
 use pccl_core::types::DigestKind;
 use pccl_core::{Master, master_status};
 
-use self::signals::Signals;
-
 /// Master of a PCCL run: keeps the peers in agreement, and moves none of their data.
 #[derive(Parser)]
 #[command(name = "pccl-master", version, args_conflicts_with_subcommands = true)]
@@ -95,52 +93,16 @@ fn serve(options: &Serve) -> Result<(), String> {
         ..MasterConfig::default()
     };
     let mut master = Master::start(&options.listen, config).map_err(|e| e.to_string())?;
-    stop_on_signal(master.stopper())?;
+    let stop = master.stopper();
+    let asked = move || {
+        tracing::info!("asked to end");
+        stop();
+    };
+    signals::at_each(asked).map_err(|e| format!("cannot listen for signals: {e}"))?;
     tracing::info!(address = %master.local_addr(), "the master listens");
     let why = master.join().map_err(|e| e.to_string())?;
     tracing::info!(%why, "ended");
     Ok(())
-}
-
-/// Stops the master at the first request to end.
-fn stop_on_signal(stop: impl Fn() + Send + 'static) -> Result<(), String> {
-    let (ready, listening) = std::sync::mpsc::channel();
-    let wait = move || {
-        let runtime = match tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-        {
-            Ok(runtime) => runtime,
-            Err(e) => {
-                let _ = ready.send(Err(e));
-                return;
-            }
-        };
-        let waited = runtime.block_on(async {
-            let mut signals = Signals::listen()?;
-            let _ = ready.send(Ok(()));
-            signals.next().await;
-            std::io::Result::Ok(())
-        });
-        match waited {
-            Ok(()) => {
-                tracing::info!("asked to end");
-                stop();
-            }
-            Err(e) => {
-                let _ = ready.send(Err(e));
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("pccl-signals".into())
-        .spawn(wait)
-        .map_err(|e| e.to_string())?;
-    match listening.recv() {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(e)) => Err(format!("cannot listen for signals: {e}")),
-        Err(_) => Err("the thread for signals ended".into()),
-    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -2,47 +2,20 @@
 
 use std::io;
 
-/// Listens from its creation on.
-pub(crate) struct Signals {
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(windows)]
-    interrupt: tokio::signal::windows::CtrlC,
-    #[cfg(windows)]
-    terminate: tokio::signal::windows::CtrlShutdown,
-}
-
+/// Calls `stop` at each SIGINT and SIGTERM.
 #[cfg(unix)]
-impl Signals {
-    /// SIGINT and SIGTERM.
-    pub(crate) fn listen() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
+pub(crate) fn at_each(stop: impl Fn() + Send + 'static) -> io::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    use signal_hook::iterator::Signals;
+
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let listen = move || signals.forever().for_each(|_| stop());
+    let thread = std::thread::Builder::new().name("pccl-signals".into());
+    thread.spawn(listen).map(drop)
 }
 
+/// Calls `stop` at each Ctrl-C, and when the session or the system ends.
 #[cfg(windows)]
-impl Signals {
-    /// Ctrl-C, and the end of the system.
-    pub(crate) fn listen() -> io::Result<Self> {
-        Ok(Self {
-            interrupt: tokio::signal::windows::ctrl_c()?,
-            terminate: tokio::signal::windows::ctrl_shutdown()?,
-        })
-    }
-}
-
-impl Signals {
-    /// Waits for the next one.
-    pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
+pub(crate) fn at_each(stop: impl Fn() + Send + 'static) -> io::Result<()> {
+    ctrlc::set_handler(stop).map_err(io::Error::other)
 }
