@@ -124,7 +124,8 @@ pub struct PeerConfig {
     pub name: String,
     /// Group to join.
     pub group: crate::ids::PeerGroup,
-    /// Connections per edge; zero chooses automatically.
+    /// Connections per edge; zero chooses by the path's round-trip time: one within a building, up
+    /// to eight over long distances. The larger of both ends' wishes holds.
     pub pool: u16,
     /// Address and port to listen on; port zero lets the system choose one. Default: the address
     /// that reaches the master, any port.

@@ -53,6 +53,7 @@ pub(super) fn hello(
         to,
         token,
         purpose: Purpose::Lane { wanted },
+        round_trip: 0,
     }
 }
 

@@ -562,6 +562,7 @@ impl PeerNode {
                 peer,
                 dialled,
                 wanted,
+                round_trip: std::time::Duration::ZERO,
             },
         );
     }

@@ -1,3 +1,4 @@
-//! Who is whose neighbour. Pure: edges that work in, an order out.
+//! Who is whose neighbour, and how paths are used. Pure: edges that work in, an order out.
 
+pub mod path;
 pub mod ring;

@@ -94,6 +94,7 @@ mod tests {
 
     fn hello(from: u64, token: u128, purpose: Purpose) -> PeerHello {
         PeerHello {
+            round_trip: 0,
             run: OWN.0,
             from: MemberId(from),
             to: OWN.1,

@@ -40,8 +40,10 @@ pub(crate) struct Dial {
 pub(crate) struct Dialled {
     /// Nothing has been read from it beyond the handshake.
     pub(crate) stream: TcpStream,
-    /// Connections per edge that the other end wants.
+    /// Connections per edge that the other end wants; zero: as many as the path can use.
     pub(crate) wanted: u16,
+    /// How long it took to open.
+    pub(crate) round_trip: Duration,
 }
 
 /// Why a member could not be dialled.
@@ -151,6 +153,7 @@ async fn attempt(
     deadline: Instant,
     timing: &Timing,
 ) -> Result<Dialled, No> {
+    let started = Instant::now();
     let connecting = timeout_at(share, TcpStream::connect(address)).await;
     let mut stream = match connecting {
         Err(_) => {
@@ -168,7 +171,9 @@ async fn attempt(
             "the connection met itself: nobody listens there".into(),
         ));
     }
+    let round_trip = started.elapsed();
     sockopt::apply(&stream, Role::Bulk, timing);
+    sockopt::fit(&stream, round_trip);
     let opening = async {
         let hello = PeerHello {
             run: dial.run,
@@ -176,6 +181,7 @@ async fn attempt(
             to: dial.peer.id,
             token: dial.token,
             purpose: dial.purpose,
+            round_trip: u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX),
         };
         let mut first = Preamble::dial(Party::Peer).encode().to_vec();
         let frame = frame::encode(&hello, PEER_HELLO_LIMIT).map_err(|e| e.to_string())?;
@@ -204,7 +210,11 @@ async fn attempt(
                     "it could not prove that it is the member".into(),
                 ));
             }
-            Ok(Dialled { stream, wanted })
+            Ok(Dialled {
+                stream,
+                wanted,
+                round_trip,
+            })
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use super::admission::{self, Admission};
 use super::backoff::Backoff;
@@ -208,6 +208,7 @@ async fn shake(
     };
     greeted.store(true, Ordering::Relaxed);
     sockopt::apply(&stream, Role::Bulk, &gate.timing);
+    sockopt::fit(&stream, Duration::from_micros(hello.round_trip.into()));
     let slots = match hello.purpose {
         Purpose::Lane { .. } => &gate.lanes,
         Purpose::State => &gate.readers,

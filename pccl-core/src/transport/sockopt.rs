@@ -7,6 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::config::Timing;
+use crate::topology::path::Congestion;
 
 /// What a connection is used for, as far as its options depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +70,47 @@ pub(crate) fn apply<'s>(socket: impl Into<SockRef<'s>>, role: Role, timing: &Tim
         tracing::debug!(failed = ?applied.failed, "socket options turned down");
     }
     applied
+}
+
+/// Lets a connection find its rate as its path needs it (see [`Congestion`]); says what is in force.
+///
+/// A system that has not got what is wanted, or keeps it for others, stays with its own.
+pub(crate) fn fit<'s>(socket: impl Into<SockRef<'s>>, round_trip: Duration) -> Option<String> {
+    let socket = socket.into();
+    let local = socket.local_addr().ok().and_then(|a| a.as_socket());
+    let remote = socket.peer_addr().ok().and_then(|a| a.as_socket());
+    // A connection to one of its own addresses does not leave the host.
+    let own_host = remote.is_some_and(|remote| {
+        remote.ip().is_loopback() || local.is_some_and(|local| local.ip() == remote.ip())
+    });
+    let applied = control(&socket, Congestion::of(own_host, round_trip));
+    tracing::debug!(
+        target: "pccl::peer", ?remote, ?round_trip, congestion = applied, "connection fitted to its path"
+    );
+    applied
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn control(socket: &SockRef<'_>, wanted: Congestion) -> Option<String> {
+    let name: Option<&[u8]> = match wanted {
+        // The one that every system has and lets everybody use. It knows no pacing.
+        Congestion::Host => Some(b"reno"),
+        Congestion::System => None,
+        Congestion::Model => Some(b"bbr"),
+    };
+    if let Some(name) = name
+        && let Err(cause) = socket.set_tcp_congestion(name)
+    {
+        tracing::debug!(?wanted, %cause, "congestion control turned down");
+    }
+    let name = socket.tcp_congestion().ok()?;
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn control(_: &SockRef<'_>, _: Congestion) -> Option<String> {
+    None
 }
 
 /// Writes without ever raising SIGPIPE, whatever the host program has made of that signal. (Rule
@@ -155,6 +197,15 @@ mod tests {
         assert_eq!(applied.failed, []);
         assert!(applied.set.contains(&"nodelay") && applied.set.contains(&"keepalive"));
         assert!(a.nodelay().unwrap());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn connections_within_a_host_are_not_paced() {
+        let (a, b) = pair();
+        for end in [&a, &b] {
+            assert_eq!(fit(end, Duration::from_secs(1)).as_deref(), Some("reno"));
+        }
     }
 
     #[test]

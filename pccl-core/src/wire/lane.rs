@@ -33,6 +33,9 @@ pub struct PeerHello {
     pub token: Token,
     /// What the connection is for.
     pub purpose: Purpose,
+    /// How long the connection took to open, in microseconds: the dialler's measure of the path,
+    /// by which both ends choose how to use it.
+    pub round_trip: u32,
 }
 
 /// What a connection between members is for.
@@ -40,7 +43,8 @@ pub struct PeerHello {
 pub enum Purpose {
     /// Data of operations.
     Lane {
-        /// Connections per edge that the dialler wants; the larger of both ends' wishes holds.
+        /// Connections per edge that the dialler wants; the larger of both ends' wishes holds. Zero:
+        /// as many as the path can use.
         wanted: u16,
     },
     /// Chunks of the shared state.
@@ -54,7 +58,7 @@ pub enum PeerReply {
     Welcome {
         /// Proves the one that was dialled.
         token: Token,
-        /// Connections per edge that it wants.
+        /// Connections per edge that it wants; zero as in [`Purpose::Lane`].
         wanted: u16,
     },
     /// Turned down, with the reason.

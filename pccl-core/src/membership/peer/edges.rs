@@ -1,10 +1,12 @@
 //! What is known of the edges to other members: lanes, dials, what the master was told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::backoff::{Backoff, Random};
 use crate::config::Timing;
 use crate::ids::{LaneId, MemberId, Time};
+use crate::topology::path;
 use crate::wire::control::{GroupView, MemberInfo, Up};
 use crate::wire::lane::PeerRefusal;
 
@@ -30,8 +32,10 @@ struct Asked {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Edge {
     lanes: BTreeMap<LaneId, Lane>,
-    /// Lanes that the other end wants.
+    /// Lanes that the other end wants; zero: as many as the path can use.
     wanted: u16,
+    /// The least time that a connection of this end took to open.
+    round_trip: Option<Duration>,
     /// Dials that have not been answered.
     dialling: u16,
     backoff: Backoff,
@@ -190,19 +194,21 @@ impl Edges {
         &mut self,
         lane: LaneId,
         peer: MemberId,
-        dialled: bool,
+        dialled: Option<Duration>,
         wanted: u16,
         now: Time,
     ) -> Option<bool> {
         let edge = self.edges.entry(peer).or_default();
-        if dialled {
+        if let Some(took) = dialled {
             edge.dialling = edge.dialling.saturating_sub(1);
+            edge.round_trip = Some(edge.round_trip.map_or(took, |known| known.min(took)));
         }
         if edge.lanes.len() >= usize::from(MOST_LANES) {
             return None;
         }
         let first = edge.lanes.is_empty();
         let opened = now;
+        let dialled = dialled.is_some();
         edge.lanes.insert(lane, Lane { dialled, opened });
         self.lanes.insert(lane, peer);
         edge.wanted = wanted;
@@ -380,9 +386,12 @@ impl Edge {
         u16::try_from(self.lanes.len()).unwrap_or(u16::MAX)
     }
 
-    /// Lanes that the edge is to have: the larger of both ends' wishes.
+    /// Lanes that the edge is to have: the larger of both ends' wishes, if either has any.
     fn target(&self, pool: u16) -> u16 {
-        pool.max(self.wanted).clamp(1, MOST_LANES)
+        match pool.max(self.wanted) {
+            0 => self.round_trip.map_or(1, path::connections),
+            wanted => wanted.min(MOST_LANES),
+        }
     }
 
     /// The next dial waits its turn. Dials that fail together count once.

@@ -48,8 +48,10 @@ pub enum PeerInput {
         peer: MemberId,
         /// Whether this side dialled.
         dialled: bool,
-        /// Connections per edge that the other end wants.
+        /// Connections per edge that the other end wants; zero: as many as the path can use.
         wanted: u16,
+        /// How long the connection took to open, if this side dialled.
+        round_trip: Duration,
     },
     /// A lane closed.
     LaneClosed {

@@ -4,6 +4,7 @@
 //! master, which asks the other end. Lanes that no plan needs are closed by who dialled them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::edges::{MOST_LANES, Need};
 use super::io::PeerOutput;
@@ -44,12 +45,12 @@ impl Peer {
         self.reconcile(now);
     }
 
-    /// A connection opened, in either direction.
+    /// A connection opened, in either direction; how long that took if this end dialled.
     pub(super) fn on_lane_open(
         &mut self,
         lane: LaneId,
         peer: MemberId,
-        dialled: bool,
+        dialled: Option<Duration>,
         wanted: u16,
         now: Time,
     ) {
@@ -266,12 +267,9 @@ impl Peer {
             .filter(move |info| info.id != own)
     }
 
-    /// Lanes that this end wants per edge.
+    /// Lanes that this end wants per edge; zero: as many as the path can use.
     pub(super) fn pool(&self) -> u16 {
-        match self.settings.pool {
-            0 => AUTOMATIC_POOL,
-            pool => pool.min(MOST_LANES),
-        }
+        self.settings.pool.min(MOST_LANES)
     }
 }
 
@@ -295,7 +293,3 @@ fn neighbours(group: &GroupView, own: MemberId) -> [Option<MemberId>; 2] {
     };
     [at(rank + ring.len() - 1), at(rank + 1)]
 }
-
-/// Lanes per edge when the user leaves the choice to the library: a second one keeps data moving
-/// while the first recovers from a lost packet.
-const AUTOMATIC_POOL: u16 = 2;

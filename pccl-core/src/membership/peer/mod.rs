@@ -158,7 +158,8 @@ impl Peer {
                 peer,
                 dialled,
                 wanted,
-            } => self.on_lane_open(lane, peer, dialled, wanted, now),
+                round_trip,
+            } => self.on_lane_open(lane, peer, dialled.then_some(round_trip), wanted, now),
             PeerInput::LaneClosed {
                 lane,
                 orderly,
@@ -229,7 +230,8 @@ impl Peer {
         &self.timing
     }
 
-    /// Connections per edge that this peer wants: what its handshakes say.
+    /// Connections per edge that this peer wants: what its handshakes say. Zero: as many as the
+    /// path can use.
     pub fn wanted_lanes(&self) -> u16 {
         self.pool()
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::driver::{Inbound, broken};
 use crate::config::Timing;
@@ -27,8 +27,10 @@ pub(super) struct Opened {
     pub(super) stream: TcpStream,
     pub(super) peer: MemberId,
     pub(super) dialled: bool,
-    /// Connections per edge that the other end wants.
+    /// Connections per edge that the other end wants; zero: as many as the path can use.
     pub(super) wanted: u16,
+    /// How long it took to open, by the dialler's word.
+    pub(super) round_trip: Duration,
     slot: Option<Slot>,
 }
 
@@ -91,6 +93,7 @@ impl Lanes {
             peer: hello.from,
             dialled: false,
             wanted,
+            round_trip: Duration::from_micros(hello.round_trip.into()),
             slot: Some(slot),
         }
     }
@@ -115,6 +118,7 @@ impl Lanes {
                     peer,
                     dialled: true,
                     wanted: dialled.wanted,
+                    round_trip: dialled.round_trip,
                     slot: None,
                 }),
                 Err(error) => Inbound::Input(PeerInput::DialFailed {

@@ -249,6 +249,7 @@ impl Driver {
             peer,
             dialled,
             wanted,
+            round_trip,
             ..
         } = opened;
         let Some(data) = &self.data else {
@@ -268,6 +269,7 @@ impl Driver {
             peer,
             dialled,
             wanted,
+            round_trip,
         });
     }
 

@@ -214,13 +214,14 @@ fn messages_have_their_recorded_bytes() {
     );
     assert_eq!(body(&ControlHello::Status), "02");
     let peer = PeerHello {
+        round_trip: 80_000,
         run: RunId(1),
         from: MemberId(2),
         to: MemberId(300),
         token: Token(128),
         purpose: Purpose::Lane { wanted: 2 },
     };
-    assert_eq!(body(&peer), "01 02 ac02 8001 00 02".replace(' ', ""));
+    assert_eq!(body(&peer), "01 02 ac02 8001 00 02 80f104".replace(' ', ""));
     let welcome = PeerReply::Welcome {
         token: Token(3),
         wanted: 2,

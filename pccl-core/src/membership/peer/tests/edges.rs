@@ -46,9 +46,7 @@ fn the_first_lane_tells_how_many_there_are_to_be() {
         assert_eq!(rig.lane_open(5, true, 4).1, []);
     }
 
-    // Automatic is two, and no wish goes beyond 64.
-    let mut rig = Rig::member(7, &[5, 7]);
-    assert_eq!(dialled(&rig.lane_open(5, true, 1).1), [5]);
+    // No wish goes beyond 64.
     let mut rig = Rig::member(7, &[5, 7]);
     assert_eq!(dialled(&rig.lane_open(5, true, 1000).1).len(), 63);
     for _ in 0..63 {
@@ -109,6 +107,27 @@ fn a_lane_that_dies_at_once_is_not_made_again_in_a_tight_loop() {
 }
 
 #[test]
+fn an_edge_gets_as_many_lanes_as_its_path_can_use_unless_somebody_asks() {
+    for (round_trip, own, wanted, lanes) in [
+        (0, 0, 0, 1),
+        (100, 0, 0, 6),
+        (100, 2, 0, 2),
+        (100, 0, 3, 3),
+        (100, 3, 5, 5),
+    ] {
+        let mut rig = Rig::member(7, &[5, 7]);
+        rig.peer.settings.pool = own;
+        rig.round_trip = Duration::from_millis(round_trip);
+        let (_, outputs) = rig.lane_open(5, true, wanted);
+        assert_eq!(
+            1 + dialled(&outputs).len(),
+            lanes,
+            "{round_trip} {own} {wanted}"
+        );
+    }
+}
+
+#[test]
 fn an_orderly_close_is_not_reported() {
     let mut rig = Rig::member(7, &[5, 7]);
     rig.peer.settings.pool = 1;
@@ -145,7 +164,7 @@ fn two_failed_dials_are_reported_and_dialling_goes_on() {
         assert_eq!(sent(&rig.dial_failed(5)), Vec::<&Up>::new());
     }
     // The other end manages: that takes it back.
-    let (_, outputs) = rig.lane_open(5, false, 1);
+    let (_, outputs) = rig.lane_open(5, false, 2);
     assert_eq!(sent(&outputs), [&Up::LanesOpen { peer: MemberId(5) }]);
     // More lanes are tried a few times, then it stays with what there is.
     let mut outputs = outputs;

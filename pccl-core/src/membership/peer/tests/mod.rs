@@ -42,6 +42,8 @@ struct Rig {
     now: Time,
     calls: u64,
     lanes: u64,
+    /// How long its connections take to open.
+    round_trip: Duration,
     events: Vec<Event>,
     /// Whether the user does not wait in its collectives, and comes for the results later.
     late: bool,
@@ -66,6 +68,7 @@ impl Rig {
             now,
             calls: 0,
             lanes: 0,
+            round_trip: Duration::from_millis(20),
             events: Vec::new(),
             late: false,
         }
@@ -170,6 +173,7 @@ impl Rig {
             peer: MemberId(peer),
             dialled,
             wanted,
+            round_trip: self.round_trip,
         });
         (lane, outputs)
     }

@@ -197,6 +197,7 @@ fn input(rig: &mut Rig, ledger: &mut Ledger, step: &Step) -> Option<PeerInput> {
                 peer: MemberId(u64::from(a % 9)),
                 dialled: c,
                 wanted: u16::from(b),
+                round_trip: Duration::from_millis(u64::from(a)),
             }
         }
         16 => {

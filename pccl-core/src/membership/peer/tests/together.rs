@@ -316,6 +316,7 @@ impl World {
                 peer: id,
                 dialled,
                 wanted,
+                round_trip: Duration::from_millis(20),
             };
             self.queue.push_back(Delivery::Peer(here, input));
         }
