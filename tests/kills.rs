@@ -41,10 +41,19 @@ struct Tally {
 #[test]
 fn members_agree_whenever_one_is_killed() {
     let rounds = setting("PCCL_KILL_ROUNDS", 200);
+    agree(Cluster::start(WORKER, PEER_TIMEOUT), rounds);
+}
+
+#[test]
+fn members_with_tickets_agree_whenever_one_is_killed() {
+    let rounds = setting("PCCL_KILL_ROUNDS", 200) / 4;
+    agree(Cluster::start_secured(WORKER, PEER_TIMEOUT), rounds);
+}
+
+fn agree(mut cluster: Cluster, rounds: u64) {
     let seed = setting("PCCL_KILL_SEED", 1);
     println!("{rounds} rounds, seed {seed}");
     let mut random = Random::new(seed);
-    let mut cluster = Cluster::start(WORKER, PEER_TIMEOUT);
     cluster.fill(4);
     let mut identities = [0, 1, 2, 3];
     let mut tally = Tally::default();

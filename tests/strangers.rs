@@ -19,7 +19,15 @@ const EACH: usize = 6;
 
 #[test]
 fn a_running_job_does_not_notice_strangers() {
-    let mut cluster = Cluster::start(WORKER, PEER_TIMEOUT);
+    unnoticed(Cluster::start(WORKER, PEER_TIMEOUT));
+}
+
+#[test]
+fn a_running_job_with_tickets_does_not_notice_strangers() {
+    unnoticed(Cluster::start_secured(WORKER, PEER_TIMEOUT));
+}
+
+fn unnoticed(mut cluster: Cluster) {
     cluster.fill(3);
     cluster.said();
     cluster.peers[0].tell("addresses");
@@ -131,6 +139,19 @@ fn first_words(random: &mut Random) -> Vec<Vec<u8>> {
         b"PCCL\xff\xff\x00\x00\x01".to_vec(),
         b"PCCL\x07\x00\x09\x00\x02".to_vec(),
     ];
+    // What begins like TLS: nothing more, a record that is never whole, one of noise, one too long, and
+    // many that are empty.
+    let record = |kind: u8, length: u16, body: &[u8]| {
+        [&[kind, 3, 3], &length.to_be_bytes()[..], body].concat()
+    };
+    words.push(vec![0x16]);
+    words.push(record(0x16, 16_384, &noise));
+    words.push(record(0x16, 512, &noise[..512]));
+    words.push(record(0x16, u16::MAX, &noise));
+    words.push(record(0x17, 0, &[]).repeat(300));
+    // A first message that claims to be enormous.
+    let enormous = [&[1, 0xff, 0xff, 0xff][..], &noise[..508]].concat();
+    words.push(record(0x16, 512, &enormous));
     for party in [0, 1, 2, 77] {
         let opening = preamble(party);
         words.push(opening.clone());

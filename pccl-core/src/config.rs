@@ -1,6 +1,7 @@
 //! Settings, their defaults, and the reasons for them.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::types::DigestKind;
@@ -90,6 +91,31 @@ pub struct MasterConfig {
     /// Digests of the shared state; peers learn it when they register. Default fast ones:
     /// cryptographic ones are worth their time where not every member is trusted.
     pub digests: DigestKind,
+    /// Who may join, and whether what they say is encrypted.
+    pub security: Security,
+}
+
+/// Who may talk in a run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Security {
+    /// Everybody who reaches the ports; nothing is encrypted or authenticated. For networks in which
+    /// everybody is trusted. The default.
+    #[default]
+    Off,
+    /// Only who holds a ticket of the master, and the members that it has let in: TLS 1.3 on every
+    /// connection, of peers among themselves too.
+    Ticket(TicketConfig),
+}
+
+/// Settings of a master that gives tickets.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TicketConfig {
+    /// File that holds the master's key pair and its invitations; made if it is not there, readable by
+    /// its owner only. Without one, both last as long as the master.
+    pub identity: Option<PathBuf>,
+    /// What the ticket says where the master is, each as `host:port`. Default: the address it listens
+    /// on, or, if that is any address, those of this machine that lead outside.
+    pub addresses: Vec<String>,
 }
 
 /// Limits on what the master holds.
@@ -142,6 +168,9 @@ pub struct PeerConfig {
     /// Whether chunks of the shared state may be compressed for members whose link is slower than
     /// the compressor, if they shrink by a tenth. Default true.
     pub compress_state: bool,
+    /// File that holds this peer's key pair, for runs with tickets; made if it is not there, readable
+    /// by its owner only. Default: a new key pair for every communicator, kept nowhere.
+    pub identity: Option<PathBuf>,
 }
 
 impl Default for PeerConfig {
@@ -155,6 +184,7 @@ impl Default for PeerConfig {
             segment: 256 * 1024,
             digest_threads: 0,
             compress_state: true,
+            identity: None,
         }
     }
 }

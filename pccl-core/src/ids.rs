@@ -102,6 +102,24 @@ impl fmt::Debug for Token {
     }
 }
 
+/// Names a master or a peer: its public key (Ed25519), whose other half it proves to have in every
+/// TLS handshake. No secret.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct PublicKey(pub [u8; 32]);
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key-")?;
+        self.0.iter().take(8).try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
 /// Order of verdicts: only grows, across restarts of the master too.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize,

@@ -35,9 +35,15 @@ pub unsafe extern "C" fn pcclCreateCommunicator(
         let config = PeerConfig {
             group: PeerGroup(params.peer_group),
             pool: pool(params.p2p_connection_pool_size),
+            identity: std::env::var_os(IDENTITY).map(Into::into),
             ..PeerConfig::default()
         };
-        out.set(create(&address(&params.master_address)?, config, 0)?);
+        // A ticket says where the master is.
+        let master = match ticket()? {
+            Some(ticket) => ticket,
+            None => address(&params.master_address)?,
+        };
+        out.set(create(&master, config, 0)?);
         Ok(())
     })
 }
@@ -377,7 +383,10 @@ unsafe fn settings(config: &CommConfig) -> Result<(String, PeerConfig), Failure>
             text(config.announce, "announce")?,
         )
     };
-    let master = master.ok_or_else(|| Failure::argument("master is null"))?;
+    let master = match ticket()? {
+        Some(ticket) => ticket,
+        None => master.ok_or_else(|| Failure::argument("master is null"))?,
+    };
     if config.reserved != 0 {
         return Err(Failure::argument("reserved is not zero"));
     }
@@ -385,6 +394,7 @@ unsafe fn settings(config: &CommConfig) -> Result<(String, PeerConfig), Failure>
         name: name.unwrap_or_default(),
         group: PeerGroup(config.peer_group),
         pool: pool(config.pool_size),
+        identity: std::env::var_os(IDENTITY).map(Into::into),
         ..PeerConfig::default()
     };
     peer.listen = listen
@@ -402,6 +412,17 @@ unsafe fn settings(config: &CommConfig) -> Result<(String, PeerConfig), Failure>
     Ok((master, peer))
 }
 
+/// The ticket of the environment, which wins over addresses in the program: so a program that knows
+/// nothing of tickets can use one.
+fn ticket() -> Result<Option<String>, Failure> {
+    match std::env::var(TICKET) {
+        Ok(ticket) if ticket.trim().is_empty() => Ok(None),
+        Ok(ticket) => Ok(Some(ticket)),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => Err(Failure::argument("PCCL_TICKET is no text")),
+    }
+}
+
 fn socket_address(text: &str, name: &str) -> Result<SocketAddr, Failure> {
     let parsed = text.parse::<SocketAddr>();
     parsed.map_err(|cause| Failure::argument(format!("{name} {text:?}: {cause}")))
@@ -416,5 +437,11 @@ fn no_names() -> Failure {
     let error = Error::Internal("no names are left for handles".into());
     Failure::new(Code::InternalError, error.to_string())
 }
+
+/// Variable of the environment with a join ticket.
+const TICKET: &str = "PCCL_TICKET";
+
+/// And with the file that keeps the own key pair.
+const IDENTITY: &str = "PCCL_IDENTITY";
 
 static COMMS: Registry<Comm> = Registry::new();

@@ -37,12 +37,13 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// A peer that knows where its master is (`host:port`, `address:port` or `[address]:port`).
+    /// A peer that knows where its master is: `host:port`, `address:port` or `[address]:port`, or a
+    /// ticket that the master has printed, with which all that is said is encrypted and authenticated.
     /// Looks nothing up and dials nobody before [`Communicator::connect`].
     pub fn new(master: &str, config: PeerConfig) -> Result<Self> {
         let digest_threads = config.digest_threads;
         Ok(Self {
-            control: ControlThread::start(master.to_owned(), config)?,
+            control: ControlThread::start(master, config)?,
             syncing: Mutex::default(),
             torn: Mutex::default(),
             agreed: Mutex::default(),

@@ -6,6 +6,7 @@ use crate::config::MasterConfig;
 use crate::error::{Error, Result};
 use crate::ids::MemberId;
 use crate::runtime::master::MasterThread;
+use crate::wire::ticket::Ticket;
 
 /// A running master: it keeps the members of a run in agreement, and moves none of their data.
 ///
@@ -25,6 +26,12 @@ impl Master {
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.thread.local_addr()
+    }
+
+    /// The ticket with which peers join, secret included; none if security is off. Whoever has it can
+    /// join.
+    pub fn ticket(&self) -> Option<String> {
+        self.thread.ticket().map(Ticket::reveal)
     }
 
     /// Status of the run as JSON text. An error once the master has ended.
@@ -62,7 +69,7 @@ impl std::fmt::Debug for Master {
     }
 }
 
-/// Asks the master at `address` for the status of its run, as JSON text.
+/// Asks the master at `address`, which may be a ticket, for the status of its run, as JSON text.
 pub fn master_status(address: &str) -> Result<String> {
     crate::runtime::dial::ask_status(address)
 }

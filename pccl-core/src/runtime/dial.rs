@@ -3,59 +3,61 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::framed::MessageReader;
+use super::target::Target;
 use crate::config::Timing;
 use crate::error::{ConnectPhase, Error, Result};
 use crate::threads;
+use crate::transport::secure::{self, Identity, Writing};
 use crate::transport::sockopt::{self, Role};
-use crate::wire::control::{ControlHello, ControlReply};
+use crate::wire::control::{ControlHello, ControlReply, TicketProof};
 use crate::wire::frame::{self, Party, Preamble};
+use crate::wire::reason::RefuseReason;
 
 /// An open connection, with the master's answer.
 pub(super) struct Opened {
     pub(super) reply: ControlReply,
     pub(super) reader: MessageReader,
-    pub(super) writer: OwnedWriteHalf,
+    pub(super) writer: Writing,
 }
 
 /// Dials the master and says `hello`. Takes at most the limit of a handshake for each of: looking
 /// up the name, the connection, the handshake.
-pub(super) async fn dial(master: &str, hello: &ControlHello, timing: &Timing) -> Result<Opened> {
+pub(super) async fn dial(master: &Target, hello: &ControlHello, timing: &Timing) -> Result<Opened> {
     let limit = timing.handshake();
     let failed = |phase: ConnectPhase, cause: String| Error::Unreachable {
-        address: master.into(),
+        address: master.shown().into(),
         phase,
         cause,
     };
-    let addresses = resolve(master, limit).await?;
+    let addresses = master.resolve(limit).await?;
     let stream = within(limit, connect(addresses)).await;
     let stream = stream.map_err(|e| failed(ConnectPhase::Dial, e))?;
-    let opened = within(limit, greet(stream, hello, timing)).await;
+    let opened = within(limit, greet(stream, master, hello, timing)).await;
     opened.map_err(|e| failed(ConnectPhase::Handshake, e))
 }
 
-/// Asks a master for the status of its run, from a thread without an event loop.
+/// Asks a master, at an address or with a ticket, for the status of its run, from a thread without an event loop.
 pub(crate) fn ask_status(master: &str) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| Error::Internal(format!("the system refused an event loop: {e}")))?;
-    let opened = runtime.block_on(dial(master, &ControlHello::Status, &Timing::default()));
+    let target = Target::new(master, Identity::new)?;
+    let opened = runtime.block_on(dial(&target, &ControlHello::Status, &Timing::default()));
     runtime.shutdown_background();
     match opened?.reply {
         ControlReply::Status(status) => Ok(status),
         ControlReply::Refused(reason) => Err(Error::Refused {
-            address: master.into(),
+            address: target.shown().into(),
             reason,
         }),
         other => Err(Error::Unreachable {
-            address: master.into(),
+            address: target.shown().into(),
             phase: ConnectPhase::Handshake,
             cause: format!("it answered with {other:?}"),
         }),
@@ -125,10 +127,29 @@ async fn connect(addresses: Vec<SocketAddr>) -> Result<TcpStream, String> {
     Err(causes.join("; "))
 }
 
-async fn greet(stream: TcpStream, hello: &ControlHello, timing: &Timing) -> Result<Opened, String> {
+async fn greet(
+    stream: TcpStream,
+    master: &Target,
+    hello: &ControlHello,
+    timing: &Timing,
+) -> Result<Opened, String> {
     sockopt::apply(&stream, Role::Control, timing);
-    let (read, mut writer) = stream.into_split();
     let mut words = Preamble::dial(Party::Control).encode().to_vec();
+    let (read, mut writer) = match master.secured() {
+        None => secure::plain(stream),
+        Some(secured) => {
+            let ticket = &secured.ticket;
+            let opened = secure::dial(stream, &secured.party, ticket.key);
+            let (read, write, met) = opened.await?;
+            let proof = TicketProof {
+                invitation: ticket.invitation,
+                proof: ticket.secret.proof(&met.binding),
+            };
+            let proof = frame::encode(&proof, frame::PROOF_LIMIT);
+            words.extend(proof.map_err(|e| e.to_string())?);
+            (read, write)
+        }
+    };
     let hello = frame::encode(hello, frame::CONTROL_HELLO_LIMIT);
     words.extend(hello.map_err(|e| e.to_string())?);
     let sent = writer.write_all(&words).await;
@@ -136,10 +157,11 @@ async fn greet(stream: TcpStream, hello: &ControlHello, timing: &Timing) -> Resu
     let mut reader = MessageReader::new(read, frame::FRAME_LIMIT);
     let answer = reader.preamble().await?;
     answer.chosen(frame::VERSIONS).map_err(|e| e.to_string())?;
-    if answer.party != Party::Control {
-        return Err("it is no master, but a member of a run".into());
-    }
-    let reply = reader.message().await?;
+    let reply = match answer.party {
+        Party::Control => reader.message().await?,
+        Party::Secured => ControlReply::Refused(RefuseReason::Ticket),
+        Party::Peer => return Err("it is no master, but a member of a run".into()),
+    };
     Ok(Opened {
         reply,
         reader,

@@ -9,29 +9,28 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use super::tasks;
+use crate::transport::secure::{Reading, Writing};
 use crate::trap::{self, Trap};
 use crate::wire::frame::{self, Decoder, Preamble};
 
 /// The reading half.
 pub(crate) struct MessageReader {
-    stream: OwnedReadHalf,
+    stream: Reading,
     decoder: Decoder,
     chunk: Box<[u8]>,
 }
 
 impl MessageReader {
     /// Reads frames of at most `limit` bytes until [`MessageReader::set_limit`].
-    pub(crate) fn new(stream: OwnedReadHalf, limit: usize) -> Self {
+    pub(crate) fn new(stream: Reading, limit: usize) -> Self {
         Self {
             stream,
             decoder: Decoder::new(limit),
-            chunk: vec![0; CHUNK_BYTES].into_boxed_slice(),
+            chunk: vec![0; READ_BYTES].into_boxed_slice(),
         }
     }
 
@@ -80,7 +79,7 @@ impl MessageReader {
 
     /// Reads and forgets until the other end closes: a socket closed with unread input would tell
     /// the other end to drop what it has not read yet.
-    async fn discard(&mut self) {
+    pub(crate) async fn discard(&mut self) {
         while let Ok(1..) = self.stream.read(&mut self.chunk).await {}
     }
 
@@ -108,7 +107,7 @@ impl Outbox {
     /// Starts the writing task, which calls `broken` if it panics. The queue takes messages while it
     /// holds at most `limit` bytes.
     pub(crate) fn start(
-        stream: OwnedWriteHalf,
+        stream: Writing,
         limit: usize,
         broken: impl FnOnce() + Send + 'static,
     ) -> Self {
@@ -172,7 +171,7 @@ impl Outbox {
 }
 
 async fn write(
-    mut stream: OwnedWriteHalf,
+    mut stream: Writing,
     mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
     queued: Arc<AtomicUsize>,
 ) {
@@ -192,5 +191,8 @@ async fn write(
     let _ = stream.shutdown().await;
 }
 
-/// Bytes read and written at a time: most messages are a few dozen, the largest come rarely.
+/// Bytes written at a time: most messages are a few dozen, the largest come rarely.
 const CHUNK_BYTES: usize = 16 * 1024;
+
+/// Bytes read at a time. Each connection holds as many, also one that has not said who it is.
+const READ_BYTES: usize = 4 * 1024;

@@ -18,4 +18,5 @@ pub(crate) mod master;
 mod randomness;
 mod share;
 pub(crate) mod sync;
+mod target;
 mod tasks;

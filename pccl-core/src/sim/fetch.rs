@@ -314,6 +314,7 @@ mod tests {
             name: String::new(),
             addresses: Vec::new(),
             token: Token(0),
+            key: None,
         };
         SyncPlan {
             op: OpName {

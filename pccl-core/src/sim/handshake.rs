@@ -156,7 +156,7 @@ impl Accepting {
         let Some(hello) = &self.hello else {
             return Step::Wait;
         };
-        match table.judge(hello) {
+        match table.judge(hello, None) {
             Judgement::Welcome(token) => {
                 let Purpose::Lane { wanted: theirs } = hello.purpose else {
                     return Step::Failed("state is not served here".into(), None);

@@ -227,6 +227,7 @@ impl MasterNode {
                         conn,
                         remote,
                         hello,
+                        key: None,
                     },
                 );
             }

@@ -400,12 +400,16 @@ impl PeerNode {
                 own,
                 peers,
                 readers,
+                keys,
             } => {
                 self.admission = Admission {
                     own,
                     peers: peers.into_iter().collect(),
                     readers: readers.into_iter().collect(),
-                };
+                    keys: keys.into_iter().collect(),
+                    ..Admission::default()
+                }
+                .after(&self.admission);
                 let waiting: Vec<u32> = self.accepting.keys().copied().collect();
                 for conn in waiting {
                     self.read_accepting(core, conn);

@@ -5,11 +5,13 @@
 //! handshake, so that what follows belongs to the connection's owner.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Duration, Instant, timeout_at};
 
+use super::channel::Channel;
+use super::secure::Party as Own;
 use super::sockopt::{self, Role};
 use crate::config::Timing;
 use crate::error::DialFailure;
@@ -33,13 +35,17 @@ pub(crate) struct Dial {
     pub(crate) token: Token,
     /// What for.
     pub(crate) purpose: Purpose,
+    /// Who speaks TLS, in a run with tickets.
+    pub(crate) party: Option<Arc<Own>>,
 }
 
 /// A connection that was dialled and welcomed.
 #[derive(Debug)]
 pub(crate) struct Dialled {
     /// Nothing has been read from it beyond the handshake.
-    pub(crate) stream: TcpStream,
+    pub(crate) channel: Channel,
+    /// Where the member answered.
+    pub(crate) address: SocketAddr,
     /// Connections per edge that the other end wants; zero: as many as the path can use.
     pub(crate) wanted: u16,
     /// How long it took to open.
@@ -105,29 +111,35 @@ pub(crate) async fn dial(
 }
 
 /// Takes the hello of a dialler, and answers its preamble. The error is for people.
-pub(crate) async fn hear(stream: &mut TcpStream) -> Result<PeerHello, String> {
+pub(crate) async fn hear(channel: &mut Channel) -> Result<PeerHello, String> {
     let mut bytes = [0; PREAMBLE_BYTES];
-    read(stream, &mut bytes).await?;
-    let preamble = Preamble::decode(&bytes).map_err(|e| e.to_string())?;
+    channel.read_exact(&mut bytes).await?;
+    let preamble = match Preamble::decode(&bytes) {
+        Ok(preamble) => preamble,
+        Err(e) => {
+            // Who tries TLS learns from this that there is none here.
+            let _ = channel
+                .write_all(&Preamble::dial(Party::Peer).encode())
+                .await;
+            return Err(e.to_string());
+        }
+    };
     let (answer, chosen) = preamble.answer(VERSIONS, Party::Peer);
-    stream
-        .write_all(&answer.encode())
-        .await
-        .map_err(|e| e.to_string())?;
+    channel.write_all(&answer.encode()).await?;
     chosen.map_err(|e| e.to_string())?;
     if preamble.party != Party::Peer {
         return Err("it takes this member for a master".into());
     }
-    message(stream).await
+    message(channel).await
 }
 
 /// Answers a hello. What the socket says is of no interest: a dialler that is gone is told
 /// nothing, and one that is there finds out by itself.
-pub(crate) async fn answer(stream: &mut TcpStream, reply: &PeerReply) -> Result<(), String> {
+pub(crate) async fn answer(channel: &mut Channel, reply: &PeerReply) -> Result<(), String> {
     let frame = frame::encode(reply, PEER_HELLO_LIMIT).map_err(|e| e.to_string())?;
     let deadline = Instant::now() + ANSWER_LIMIT;
-    match timeout_at(deadline, stream.write_all(&frame)).await {
-        Ok(written) => written.map_err(|e| e.to_string()),
+    match timeout_at(deadline, channel.write_all(&frame)).await {
+        Ok(written) => written,
         Err(_) => Err("it takes no answer".into()),
     }
 }
@@ -155,7 +167,7 @@ async fn attempt(
 ) -> Result<Dialled, No> {
     let started = Instant::now();
     let connecting = timeout_at(share, TcpStream::connect(address)).await;
-    let mut stream = match connecting {
+    let stream = match connecting {
         Err(_) => {
             return Err(No::Failed(
                 "no answer to the connection attempt in time".into(),
@@ -175,6 +187,7 @@ async fn attempt(
     sockopt::apply(&stream, Role::Bulk, timing);
     sockopt::fit(&stream, round_trip);
     let opening = async {
+        let mut channel = Channel::dial(stream, dial.party.as_deref(), dial.peer.key).await?;
         let hello = PeerHello {
             run: dial.run,
             from: dial.own,
@@ -186,21 +199,22 @@ async fn attempt(
         let mut first = Preamble::dial(Party::Peer).encode().to_vec();
         let frame = frame::encode(&hello, PEER_HELLO_LIMIT).map_err(|e| e.to_string())?;
         first.extend_from_slice(&frame);
-        stream.write_all(&first).await.map_err(|e| e.to_string())?;
+        channel.write_all(&first).await?;
         let mut bytes = [0; PREAMBLE_BYTES];
-        read(&mut stream, &mut bytes).await?;
+        channel.read_exact(&mut bytes).await?;
         let preamble = Preamble::decode(&bytes).map_err(|e| e.to_string())?;
         preamble.chosen(VERSIONS).map_err(|e| e.to_string())?;
         match preamble.party {
-            Party::Peer => Ok(()),
+            Party::Peer => Ok(channel),
             Party::Control => Err("a master answers there".to_owned()),
+            Party::Secured => Err("it speaks inside TLS only, in a run with tickets".to_owned()),
         }
     };
-    match timeout_at(share, opening).await {
+    let mut channel = match timeout_at(share, opening).await {
         Ok(opened) => opened?,
         Err(_) => return Err(No::Failed("connected, but no word in time".into())),
-    }
-    match timeout_at(deadline, message(&mut stream)).await {
+    };
+    match timeout_at(deadline, message(&mut channel)).await {
         Err(_) => Err(No::Failed("it did not answer the hello in time".into())),
         Ok(Err(cause)) => Err(No::Failed(cause)),
         Ok(Ok(PeerReply::Refused { reason })) => Err(No::Refused(reason)),
@@ -211,7 +225,8 @@ async fn attempt(
                 ));
             }
             Ok(Dialled {
-                stream,
+                channel,
+                address,
                 wanted,
                 round_trip,
             })
@@ -220,7 +235,7 @@ async fn attempt(
 }
 
 /// One message, and not a byte more.
-async fn message<T: serde::de::DeserializeOwned>(stream: &mut TcpStream) -> Result<T, String> {
+async fn message<T: serde::de::DeserializeOwned>(channel: &mut Channel) -> Result<T, String> {
     let mut decoder = Decoder::new(PEER_HELLO_LIMIT);
     let mut chunk = [0; 512];
     loop {
@@ -231,18 +246,8 @@ async fn message<T: serde::de::DeserializeOwned>(stream: &mut TcpStream) -> Resu
         let Some(part) = chunk.get_mut(..want) else {
             return Err("a frame without an end".into());
         };
-        read(stream, part).await?;
+        channel.read_exact(part).await?;
         decoder.feed(part);
-    }
-}
-
-async fn read(stream: &mut TcpStream, into: &mut [u8]) -> Result<(), String> {
-    match stream.read_exact(into).await {
-        Ok(_) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-            Err("it closed the connection during the handshake".into())
-        }
-        Err(e) => Err(e.to_string()),
     }
 }
 

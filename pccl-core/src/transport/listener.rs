@@ -13,7 +13,9 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::admission::{self, Admission};
 use super::backoff::Backoff;
+use super::channel::Channel;
 use super::handshake;
+use super::secure::Party;
 use super::slots::{Slot, Slots};
 use super::sockopt::{self, Role};
 use crate::config::Timing;
@@ -34,6 +36,8 @@ pub(crate) struct Gate {
     pub(crate) lanes: Slots,
     /// Room for readers of state.
     pub(crate) readers: Slots,
+    /// Who speaks TLS, in a run with tickets.
+    pub(crate) party: Option<Arc<Party>>,
 }
 
 impl Gate {
@@ -45,7 +49,13 @@ impl Gate {
             timing,
             lanes: Slots::new(LANES_PER_EDGE, LANES),
             readers: Slots::new(READERS_PER_MEMBER, READERS),
+            party: None,
         }
+    }
+
+    /// The same gate, passed inside TLS only.
+    pub(crate) fn secured(self, party: Option<Arc<Party>>) -> Self {
+        Self { party, ..self }
     }
 }
 
@@ -53,7 +63,7 @@ impl Gate {
 #[derive(Debug)]
 pub(crate) struct Accepted {
     /// Nothing has been read from it beyond the handshake.
-    pub(crate) stream: TcpStream,
+    pub(crate) channel: Channel,
     /// Where it comes from.
     pub(crate) remote: SocketAddr,
     /// What it said; its proof has been checked.
@@ -188,15 +198,21 @@ impl HalfOpen {
 
 /// One handshake, from the first byte to the hand-over.
 async fn shake(
-    mut stream: TcpStream,
+    stream: TcpStream,
     remote: SocketAddr,
     mut gate: Gate,
     greeted: Arc<AtomicBool>,
     accepted: mpsc::Sender<Accepted>,
 ) {
     let deadline = Instant::now() + gate.timing.handshake();
-    let hello = match timeout_at(deadline, handshake::hear(&mut stream)).await {
-        Ok(Ok(hello)) => hello,
+    sockopt::apply(&stream, Role::Bulk, &gate.timing);
+    let opening = async {
+        let mut channel = Channel::accept(stream, gate.party.as_deref()).await?;
+        let hello = handshake::hear(&mut channel).await?;
+        Ok::<_, String>((channel, hello))
+    };
+    let (mut channel, hello) = match timeout_at(deadline, opening).await {
+        Ok(Ok(opened)) => opened,
         Ok(Err(cause)) => {
             tracing::debug!(target: "pccl::peer", %remote, cause, "handshake failed");
             return;
@@ -207,13 +223,13 @@ async fn shake(
         }
     };
     greeted.store(true, Ordering::Relaxed);
-    sockopt::apply(&stream, Role::Bulk, &gate.timing);
-    sockopt::fit(&stream, Duration::from_micros(hello.round_trip.into()));
+    sockopt::fit(channel.stream(), Duration::from_micros(hello.round_trip.into()));
     let slots = match hello.purpose {
         Purpose::Lane { .. } => &gate.lanes,
         Purpose::State => &gate.readers,
     };
-    let admitted = admission::admit(&mut gate.admission, &hello, deadline).await;
+    let key = channel.key();
+    let admitted = admission::admit(&mut gate.admission, &hello, key, deadline).await;
     let (reply, slot) = match admitted.map(|token| (token, slots.take(hello.from))) {
         Ok((token, Some(slot))) => {
             let wanted = gate.wanted;
@@ -225,11 +241,11 @@ async fn shake(
         }
         Err(reason) => (PeerReply::Refused { reason }, None),
     };
-    let answered = handshake::answer(&mut stream, &reply).await;
+    let answered = handshake::answer(&mut channel, &reply).await;
     match (answered, slot) {
         (Ok(()), Some(slot)) => {
             let connection = Accepted {
-                stream,
+                channel,
                 remote,
                 hello,
                 slot,

@@ -33,6 +33,8 @@ pub struct Rules {
     pub cut_backward: bool,
     /// New connections are reset at once.
     pub refuse: bool,
+    /// One bit of this byte arrives changed, in each direction of each connection.
+    pub flip: Option<u64>,
 }
 
 /// A relay to one address, on a thread of its own, until dropped.
@@ -192,6 +194,7 @@ async fn pump(
     let reading = async move {
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut free_at = Instant::now();
+        let mut before = 0;
         loop {
             heal(&mut seen, is_cut).await;
             let n = from.read(&mut chunk).await?;
@@ -202,7 +205,13 @@ async fn pump(
                 free_at += Duration::from_secs_f64(n as f64 / rate.max(1) as f64);
                 sleep_until(free_at).await;
             }
-            let piece = chunk.get(..n).unwrap_or_default().to_vec();
+            let mut piece = chunk.get(..n).unwrap_or_default().to_vec();
+            let at = rules.flip.and_then(|at| at.checked_sub(before));
+            let at = at.and_then(|at| usize::try_from(at).ok());
+            if let Some(byte) = at.and_then(|at| piece.get_mut(at)) {
+                *byte ^= 1;
+            }
+            before += n as u64;
             if queue.send((free_at + rules.delay, piece)).await.is_err() || n == 0 {
                 return Ok::<_, io::Error>(());
             }

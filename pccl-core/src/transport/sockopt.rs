@@ -146,6 +146,15 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// Makes a file that only its owner can read, if the system has such files. It must not be there yet.
+pub(crate) fn private_file(path: &std::path::Path) -> io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
 /// Own address on the way to `remote`: what to listen on, or to announce. Sends nothing.
 pub(crate) fn address_towards(remote: SocketAddr) -> io::Result<IpAddr> {
     let any = match remote {

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::reason::{AbortReason, EvictReason, LossCause, RequestCause};
 use crate::ids::{
-    ContentDigest, Digest, Epoch, Incarnation, MemberId, PeerGroup, Round, RunId, Serial, Token,
-    ViewId,
+    ContentDigest, Digest, Epoch, Incarnation, MemberId, PeerGroup, PublicKey, Round, RunId,
+    Serial, Token, ViewId,
 };
 use crate::types::{
     Attributes, Choice, DigestKind, OpKey, ReduceDescriptor, StateOffer, UnanimousCall,
@@ -198,6 +198,8 @@ pub struct MemberInfo {
     pub addresses: Vec<SocketAddr>,
     /// Proves it to the members of its group.
     pub token: Token,
+    /// Its key, which the master vouches for; none in a run without tickets.
+    pub key: Option<PublicKey>,
 }
 
 /// One group at one epoch.
@@ -370,6 +372,15 @@ pub struct RunParameters {
     pub master_limit_ms: u32,
     /// Digests of the shared state.
     pub digests: DigestKind,
+}
+
+/// What comes before the hello inside TLS: that the dialler holds a ticket of the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TicketProof {
+    /// Which of the master's invitations the ticket is of.
+    pub invitation: u32,
+    /// Made from the ticket's secret and this very TLS session; of no use in any other.
+    pub proof: [u8; 32],
 }
 
 /// First words of a peer to the master.

@@ -28,6 +28,9 @@ pub const VERSIONS: VersionRange = VersionRange { low: 1, high: 1 };
 /// a token is given more room than a page.
 pub const PEER_HELLO_LIMIT: usize = 4 * 1024;
 
+/// Most bytes of the proof of a ticket, which comes first inside TLS; it has some forty.
+pub const PROOF_LIMIT: usize = 256;
+
 /// Most bytes of the first frame to the master: a member that comes back brings its report with
 /// it, which names every operation that it waits in. A thousand of these have some hundred bytes
 /// each; and a synchronisation names every tensor, of which a large model has tens of thousands.
@@ -117,6 +120,9 @@ pub enum Party {
     Control = 1,
     /// A member: a [`super::lane::PeerHello`] follows.
     Peer = 2,
+    /// Only in answers: whoever listens here speaks inside TLS only, with those that hold a ticket of
+    /// the run or are members of it. The connection ends with it.
+    Secured = 3,
 }
 
 /// First bytes of a connection, in both directions.
@@ -186,6 +192,7 @@ impl Preamble {
         let party = match party {
             1 => Party::Control,
             2 => Party::Peer,
+            3 => Party::Secured,
             other => return Err(FrameError::Purpose(other)),
         };
         Ok(Self {

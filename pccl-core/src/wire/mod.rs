@@ -5,3 +5,4 @@ pub mod frame;
 pub mod lane;
 pub mod reason;
 pub mod state;
+pub mod ticket;

@@ -371,6 +371,9 @@ pub enum RefuseReason {
     },
     /// The master is stopping.
     Stopping,
+    /// It takes only those that show a valid ticket of its run, and this one showed none, or one that
+    /// is not valid any more.
+    Ticket,
     /// The first frame was none that opens a connection.
     Malformed {
         /// What is wrong with it.
@@ -397,6 +400,9 @@ impl fmt::Display for RefuseReason {
             ),
             Self::Full { limit } => write!(f, "the run is full ({limit} members)"),
             Self::Stopping => f.write_str("the master is stopping"),
+            Self::Ticket => f.write_str(
+                "it takes only those that show a valid ticket of its run; ask for a (new) one",
+            ),
             Self::Malformed { what } => write!(f, "malformed first frame: {what}"),
         }
     }

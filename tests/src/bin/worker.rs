@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use pccl_core::config::{MasterConfig, PeerConfig, Timing};
+use pccl_core::config::{MasterConfig, PeerConfig, Security, TicketConfig, Timing};
 use pccl_core::error::Error;
 use pccl_core::event::Event;
 use pccl_core::ids::Tag;
@@ -48,7 +48,11 @@ fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["master", milliseconds] => master(milliseconds.parse()?),
+        ["master", milliseconds] => master(milliseconds.parse()?, Security::Off),
+        ["master", milliseconds, "ticket"] => {
+            let security = Security::Ticket(TicketConfig::default());
+            master(milliseconds.parse()?, security)
+        }
         ["peer", address, identity, pool, segment, name] => {
             let config = PeerConfig {
                 name: name.to_owned(),
@@ -62,13 +66,16 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-fn master(milliseconds: u64) -> Result<(), Failure> {
+fn master(milliseconds: u64, security: Security) -> Result<(), Failure> {
     let config = MasterConfig {
         timing: Timing::from_peer_timeout(Duration::from_millis(milliseconds)),
+        security,
         ..MasterConfig::default()
     };
     let mut master = Master::start("127.0.0.1:0", config)?;
-    println!("listens {}", master.local_addr());
+    let address = master.local_addr();
+    let join = master.ticket().unwrap_or_else(|| address.to_string());
+    println!("listens {address} {join}");
     for line in std::io::stdin().lock().lines() {
         match line?.as_str() {
             "stop" => {

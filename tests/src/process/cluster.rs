@@ -12,6 +12,8 @@ pub struct Cluster {
     pub master: Worker,
     /// Its address.
     pub address: String,
+    /// What peers are given to join: the address, or a ticket.
+    join: String,
     /// The peers that live.
     pub peers: Vec<Worker>,
     program: String,
@@ -21,13 +23,25 @@ pub struct Cluster {
 impl Cluster {
     /// A master with this peer time-out, and no peers. `program` is the worker.
     pub fn start(program: &str, peer_timeout: Duration) -> Self {
-        let arguments = ["master".into(), peer_timeout.as_millis().to_string()];
+        Self::start_with(program, peer_timeout, &[])
+    }
+
+    /// The same with tickets: all that is said is inside TLS.
+    pub fn start_secured(program: &str, peer_timeout: Duration) -> Self {
+        Self::start_with(program, peer_timeout, &["ticket".to_owned()])
+    }
+
+    fn start_with(program: &str, peer_timeout: Duration, more: &[String]) -> Self {
+        let milliseconds = peer_timeout.as_millis().to_string();
+        let arguments = [&["master".to_owned(), milliseconds], more].concat();
         let mut master = Worker::start(program, "master", &arguments);
         let line = master.expect("listens ", Instant::now() + LIMIT);
-        let address = line.words().get(1).copied().unwrap_or_default().to_owned();
+        let word = |n: usize| line.words().get(n).copied().unwrap_or_default().to_owned();
+        let (address, join) = (word(1), word(2));
         Self {
             master,
             address,
+            join,
             peers: Vec::new(),
             program: program.to_owned(),
             started: 0,
@@ -43,7 +57,7 @@ impl Cluster {
         let name = format!("peer{}-place{place}-identity{identity}", self.started);
         let arguments = [
             "peer".into(),
-            self.address.clone(),
+            self.join.clone(),
             identity.to_string(),
             pool.to_string(),
             segment.to_string(),

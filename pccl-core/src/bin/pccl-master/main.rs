@@ -2,11 +2,12 @@
 
 mod signals;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pccl_core::config::{MasterConfig, Timing};
+use pccl_core::config::{MasterConfig, Security, TicketConfig, Timing};
 use pccl_core::types::DigestKind;
 use pccl_core::{Master, master_status};
 
@@ -24,7 +25,7 @@ struct Cli {
 enum Command {
     /// Print the status of a run as JSON, and exit.
     Status {
-        /// Address of its master, as HOST:PORT.
+        /// Address of its master, as HOST:PORT, or a ticket.
         address: String,
     },
 }
@@ -44,6 +45,18 @@ struct Serve {
     /// Digests of shared states: fast ones find accidents, cryptographic ones forgers too.
     #[arg(long, value_enum, default_value_t = Digests::Fast)]
     digests: Digests,
+    /// Who may join: anybody (off), or who has a ticket, with all that is said encrypted. The ticket
+    /// is printed, alone on its line, on the standard output.
+    #[arg(long, value_enum, default_value_t = Mode::Off)]
+    security: Mode,
+    /// File that keeps the master's key and its invitation, so that a ticket outlives the master; made
+    /// if it is not there. Means --security ticket.
+    #[arg(long, value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// Where the ticket says that the master is, as HOST:PORT; may be given several times. Default:
+    /// where it listens, or this machine's addresses. Means --security ticket.
+    #[arg(long, value_name = "HOST:PORT")]
+    announce: Vec<String>,
     /// What to log: error, warn, info, debug, trace, or a filter such as "pccl=debug".
     #[arg(long, default_value = "info")]
     log_level: String,
@@ -54,6 +67,13 @@ struct Serve {
 enum Digests {
     Fast,
     Cryptographic,
+}
+
+/// As [`Security`].
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    Off,
+    Ticket,
 }
 
 fn main() -> ExitCode {
@@ -67,6 +87,20 @@ fn main() -> ExitCode {
         Err(why) => {
             eprintln!("pccl-master: {why}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+impl Serve {
+    fn security(&self) -> Security {
+        let tickets = TicketConfig {
+            identity: self.identity.clone(),
+            addresses: self.announce.clone(),
+        };
+        let asked = self.security == Mode::Ticket || tickets != TicketConfig::default();
+        match asked {
+            true => Security::Ticket(tickets),
+            false => Security::Off,
         }
     }
 }
@@ -90,6 +124,7 @@ fn serve(options: &Serve) -> Result<(), String> {
             Digests::Fast => DigestKind::Fast,
             Digests::Cryptographic => DigestKind::Cryptographic,
         },
+        security: options.security(),
         ..MasterConfig::default()
     };
     let mut master = Master::start(&options.listen, config).map_err(|e| e.to_string())?;
@@ -99,6 +134,9 @@ fn serve(options: &Serve) -> Result<(), String> {
         stop();
     };
     signals::at_each(asked).map_err(|e| format!("cannot listen for signals: {e}"))?;
+    if let Some(ticket) = master.ticket() {
+        println!("{ticket}");
+    }
     tracing::info!(address = %master.local_addr(), "the master listens");
     let why = master.join().map_err(|e| e.to_string())?;
     tracing::info!(%why, "ended");

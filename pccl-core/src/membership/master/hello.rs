@@ -9,7 +9,7 @@ use super::timers::Timer;
 use super::uses::UseId;
 use super::{Master, MasterOutput};
 use crate::event::Event;
-use crate::ids::{ConnId, Incarnation, MemberId, RunId, Serial, Token};
+use crate::ids::{ConnId, Incarnation, MemberId, PublicKey, RunId, Serial, Token};
 use crate::planted::{Bug, planted};
 use crate::wire::control::{
     AbortRequest, ControlHello, ControlReply, Done, Down, Registration, Report, RunParameters,
@@ -17,19 +17,27 @@ use crate::wire::control::{
 use crate::wire::reason::{AbortReason, EvictReason, RefuseReason, shortened};
 
 impl Master {
-    pub(super) fn hello(&mut self, conn: ConnId, remote: SocketAddr, hello: ControlHello) {
+    pub(super) fn hello(
+        &mut self,
+        conn: ConnId,
+        remote: SocketAddr,
+        hello: ControlHello,
+        key: Option<PublicKey>,
+    ) {
         if self.connections.contains_key(&conn) {
             // A connection says hello once.
             return;
         }
         match hello {
-            ControlHello::Register(registration) => self.register(conn, remote, registration),
+            ControlHello::Register(registration) => {
+                self.register(conn, remote, registration, key);
+            }
             ControlHello::Attach {
                 run,
                 id,
                 token,
                 report,
-            } => self.attach(conn, remote, run, id, token, report),
+            } => self.attach(conn, remote, run, (id, token, key), report),
             ControlHello::Status => {
                 let status = serde_json::to_string(&self.status()).unwrap_or_default();
                 self.reply_and_close(conn, ControlReply::Status(status));
@@ -38,7 +46,13 @@ impl Master {
     }
 
     /// Somebody wants to join. Its registration is its vote for the round that admits it.
-    fn register(&mut self, conn: ConnId, remote: SocketAddr, registration: Registration) {
+    fn register(
+        &mut self,
+        conn: ConnId,
+        remote: SocketAddr,
+        registration: Registration,
+        key: Option<PublicKey>,
+    ) {
         let limit = self.config.limits.members;
         let run = self.arithmetic.filter(|_| !self.nodes.is_empty());
         let reason = match run {
@@ -61,7 +75,7 @@ impl Master {
         let id = MemberId(self.last_id);
         let token = self.token();
         let number = registration.group;
-        let node = Node::new(registration, remote, token, conn, self.now);
+        let node = Node::new(registration, remote, (token, key), conn, self.now);
         let name = node.name.clone();
         self.nodes.insert(id, node);
         self.connections.insert(conn, id);
@@ -98,12 +112,12 @@ impl Master {
         conn: ConnId,
         remote: SocketAddr,
         run: RunId,
-        id: MemberId,
-        token: Token,
+        (id, token, key): (MemberId, Token, Option<PublicKey>),
         report: Option<Box<Report>>,
     ) {
         let met = report.as_ref().map_or(Incarnation(0), |r| r.incarnation);
-        let known = run == self.run && self.nodes.get(&id).is_some_and(|n| n.token == token);
+        let is_it = |node: &Node| node.token == token && node.key == key;
+        let known = run == self.run && self.nodes.get(&id).is_some_and(is_it);
         if met > self.incarnation {
             // Rule 3: only one master may decide. Only who proves that it is of this run is
             // believed that there is another.

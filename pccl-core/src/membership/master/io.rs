@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::event::Event;
-use crate::ids::{ConnId, MemberId};
+use crate::ids::{ConnId, MemberId, PublicKey};
 use crate::wire::control::{ControlHello, ControlReply, Down, Up};
 
 /// Something that happened.
@@ -17,6 +17,8 @@ pub enum MasterInput {
         remote: SocketAddr,
         /// What it said.
         hello: ControlHello,
+        /// Key that it has proven to have; none in a run without tickets.
+        key: Option<PublicKey>,
     },
     /// A message on a connection that has said hello.
     Message {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::uses::UseId;
-use crate::ids::{ConnId, MemberId, PeerGroup, Serial, Time, Token};
+use crate::ids::{ConnId, MemberId, PeerGroup, PublicKey, Serial, Time, Token};
 use crate::wire::control::{MemberInfo, Registration};
 use crate::wire::reason::EvictReason;
 
@@ -30,6 +30,8 @@ pub(super) struct Node {
     announced: Vec<SocketAddr>,
     seen: SocketAddr,
     pub(super) token: Token,
+    /// What it proves itself with on every connection, in a run with tickets.
+    pub(super) key: Option<PublicKey>,
     pub(super) accepted: bool,
     /// The control connection; none while it is away.
     pub(super) conn: Option<ConnId>,
@@ -54,7 +56,7 @@ impl Node {
     pub(super) fn new(
         registration: Registration,
         remote: SocketAddr,
-        token: Token,
+        (token, key): (Token, Option<PublicKey>),
         conn: ConnId,
         now: Time,
     ) -> Self {
@@ -66,6 +68,7 @@ impl Node {
             announced,
             seen: SocketAddr::new(remote.ip(), registration.port),
             token,
+            key,
             accepted: false,
             conn: Some(conn),
             heard: now,
@@ -90,6 +93,7 @@ impl Node {
             name: self.name.clone(),
             addresses,
             token: self.token,
+            key: self.key,
         }
     }
 

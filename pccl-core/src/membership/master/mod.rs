@@ -31,7 +31,7 @@ use votes::Votes;
 
 use crate::config::MasterConfig;
 use crate::event::Event;
-use crate::ids::{ConnId, Incarnation, MemberId, PeerGroup, RunId, Serial, Time, Token};
+use crate::ids::{ConnId, Incarnation, MemberId, PeerGroup, PublicKey, RunId, Serial, Time, Token};
 use crate::types::UnanimousCall;
 use crate::wire::control::{ControlReply, Down, Up};
 use crate::wire::reason::{EvictReason, RefuseReason};
@@ -127,7 +127,8 @@ impl Master {
                 conn,
                 remote,
                 hello,
-            } => self.hello(conn, remote, hello),
+                key,
+            } => self.hello(conn, remote, hello, key),
             MasterInput::Message { conn, message } => {
                 if let Some(id) = self.connections.get(&conn).copied() {
                     self.alive(id);
@@ -144,6 +145,11 @@ impl Master {
             self.complete_round(UnanimousCall::UpdateTopology);
         }
         self.expect_touched();
+    }
+
+    /// Whether a member, or a newcomer, has this key.
+    pub fn knows(&self, key: PublicKey) -> bool {
+        self.nodes.values().any(|node| node.key == Some(key))
     }
 
     /// The next thing to do, in order.

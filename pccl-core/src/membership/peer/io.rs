@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::event::Event;
-use crate::ids::{CallId, Digest, Epoch, LaneId, MemberId, RunId, Serial, Tag, Token};
+use crate::ids::{CallId, Digest, Epoch, LaneId, MemberId, PublicKey, RunId, Serial, Tag, Token};
 use crate::types::{ReduceDescriptor, StateOffer, UnanimousCall};
 use crate::wire::control::{
     ControlHello, ControlReply, Down, GroupView, MemberInfo, OpName, Outcome, Stamp, SyncPlan, Up,
@@ -175,6 +175,8 @@ pub enum PeerOutput {
         peers: Vec<(MemberId, Token)>,
         /// Members that may read state. (Rule 21)
         readers: Vec<(MemberId, Token)>,
+        /// Keys that the master vouches for; of nobody in a run without tickets.
+        keys: Vec<(MemberId, PublicKey)>,
     },
     /// Close a lane in good order (after what is written or half written on it).
     CloseLane {

@@ -3,14 +3,14 @@
 //! The member with the larger number dials: newcomers dial their elders. Who cannot tells the
 //! master, which asks the other end. Lanes that no plan needs are closed by who dialled them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::edges::{MOST_LANES, Need};
 use super::io::PeerOutput;
 use super::{Identity, Peer};
 use crate::event::Event;
-use crate::ids::{LaneId, MemberId, Time, Token};
+use crate::ids::{LaneId, MemberId, PublicKey, Time, Token};
 use crate::wire::control::{GroupView, MemberInfo, Up};
 use crate::wire::lane::PeerRefusal;
 
@@ -167,12 +167,16 @@ impl Peer {
         let admitted = match self.identity {
             None => Admitted::default(),
             Some(own) => {
-                let proofs = self.allowed(own.id).map(|info| (info.id, info.token));
-                let peers: std::collections::BTreeMap<MemberId, Token> = proofs.collect();
+                let allowed = self.allowed(own.id);
+                let allowed: BTreeMap<MemberId, &MemberInfo> =
+                    allowed.map(|info| (info.id, info)).collect();
+                let proof = |(id, info): (&MemberId, &&MemberInfo)| (*id, info.token);
+                let key = |(id, info): (&MemberId, &&MemberInfo)| Some((*id, info.key?));
                 Admitted {
                     own: Some((own.run, own.id, own.token)),
-                    peers: peers.into_iter().collect(),
+                    peers: allowed.iter().map(proof).collect(),
                     readers: self.readers(),
+                    keys: allowed.iter().filter_map(key).collect(),
                 }
             }
         };
@@ -182,6 +186,7 @@ impl Peer {
                 own: admitted.own,
                 peers: admitted.peers,
                 readers: admitted.readers,
+                keys: admitted.keys,
             });
         }
     }
@@ -279,6 +284,7 @@ pub(super) struct Admitted {
     own: Option<(crate::ids::RunId, MemberId, Token)>,
     peers: Vec<(MemberId, Token)>,
     readers: Vec<(MemberId, Token)>,
+    keys: Vec<(MemberId, PublicKey)>,
 }
 
 /// The members before and after `own` in the ring.

@@ -22,6 +22,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::data::{DataEvent, DataThread};
 use crate::runtime::randomness;
 use crate::runtime::sync::SyncControl;
+use crate::runtime::target::Target;
 use crate::runtime::tasks;
 use crate::transport::listener::{Accepted, Listener};
 use crate::trap::{self, Trap};
@@ -100,7 +101,7 @@ pub(super) struct Driver {
     pub(super) data: Option<Data>,
     pub(super) calls: Calls,
     pub(super) shared: Arc<Shared>,
-    pub(super) master: String,
+    pub(super) master: Target,
     pub(super) config: PeerConfig,
     pub(super) clock: Clock,
     pub(super) timing: Timing,
@@ -127,7 +128,7 @@ pub(super) struct Data {
 
 /// Runs a communicator until it is closed.
 pub(super) fn run(
-    master: String,
+    master: Target,
     config: PeerConfig,
     shared: Arc<Shared>,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -150,8 +151,8 @@ pub(super) fn run(
             data: None,
             calls: Calls::default(),
             shared,
+            lanes: Lanes::new(inbound.clone(), config.pool, master.party()),
             master,
-            lanes: Lanes::new(inbound.clone(), config.pool),
             config,
             clock: Clock::start(),
             timing: Timing::default(),
@@ -346,7 +347,7 @@ impl Driver {
 
     fn start_peer(&mut self, listener: Listener, own: OwnAddresses) -> Result<()> {
         let settings = PeerSettings {
-            master_address: self.master.clone(),
+            master_address: self.master.shown().to_owned(),
             group: self.config.group,
             name: self.config.name.clone(),
             own,

@@ -14,7 +14,9 @@ use crate::ids::{CallId, MemberId};
 use crate::membership::peer::{PeerInput, Request};
 use crate::runtime::calls::{self, Signal, Ticket, lock};
 use crate::runtime::events::Subscribers;
+use crate::runtime::target::Target;
 use crate::threads;
+use crate::transport::secure::Identity;
 use crate::types::{Attributes, DigestKind};
 use crate::wire::control::{MemberInfo, Stamp};
 use crate::wire::reason::RequestCause;
@@ -57,7 +59,11 @@ pub(crate) struct ControlThread {
 
 impl ControlThread {
     /// Starts the thread. Nothing is resolved, bound or dialled before the first connect.
-    pub(crate) fn start(master: String, config: PeerConfig) -> Result<Self> {
+    pub(crate) fn start(master: &str, config: PeerConfig) -> Result<Self> {
+        let master = Target::new(master, || match &config.identity {
+            Some(path) => Identity::kept(path),
+            None => Identity::new(),
+        })?;
         let (commands, inbox) = mpsc::unbounded_channel();
         let shared = Arc::<Shared>::default();
         let thread = threads::named("pccl-control")

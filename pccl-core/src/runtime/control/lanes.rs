@@ -1,8 +1,9 @@
 //! Connections between members, until the data thread has them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant};
@@ -13,8 +14,10 @@ use crate::ids::{LaneId, MemberId};
 use crate::membership::peer::PeerInput;
 use crate::runtime::tasks;
 use crate::transport::admission::Admission;
+use crate::transport::channel::Channel;
 use crate::transport::handshake::{self, Dial};
 use crate::transport::listener::{Accepted, Gate, Listener};
+use crate::transport::secure::Party;
 use crate::transport::slots::Slot;
 use crate::trap::{self, Trap};
 use crate::wire::lane::Purpose;
@@ -24,9 +27,11 @@ pub(super) struct Opened {
     /// The membership that it was opened under, if it is known; of an earlier one it is of no use
     /// any more.
     membership: Option<u64>,
-    pub(super) stream: TcpStream,
+    pub(super) channel: Channel,
     pub(super) peer: MemberId,
     pub(super) dialled: bool,
+    /// Where it was dialled, or comes from.
+    pub(super) address: SocketAddr,
     /// Connections per edge that the other end wants; zero: as many as the path can use.
     pub(super) wanted: u16,
     /// How long it took to open, by the dialler's word.
@@ -39,22 +44,32 @@ pub(super) struct Lanes {
     inbound: mpsc::UnboundedSender<Inbound>,
     admission: watch::Sender<Admission>,
     wanted: u16,
+    party: Option<Arc<Party>>,
     membership: u64,
     last_lane: u64,
     dials: Vec<AbortHandle>,
+    /// Where members of this membership have answered: dialled first the next time.
+    answered: BTreeMap<MemberId, SocketAddr>,
     /// Lanes that the data thread has, each with its place among the accepted ones.
     open: BTreeMap<LaneId, Option<Slot>>,
 }
 
 impl Lanes {
-    pub(super) fn new(inbound: mpsc::UnboundedSender<Inbound>, wanted: u16) -> Self {
+    /// With a party, all connections are inside TLS.
+    pub(super) fn new(
+        inbound: mpsc::UnboundedSender<Inbound>,
+        wanted: u16,
+        party: Option<Arc<Party>>,
+    ) -> Self {
         Self {
             inbound,
             admission: watch::Sender::default(),
             wanted,
+            party,
             membership: 0,
             last_lane: 0,
             dials: Vec::new(),
+            answered: BTreeMap::new(),
             open: BTreeMap::new(),
         }
     }
@@ -62,6 +77,7 @@ impl Lanes {
     /// Accepts from now on whom the admission table knows.
     pub(super) fn listen(&self, listener: Listener, timing: Timing) {
         let gate = Gate::new(self.admission.subscribe(), self.wanted, timing);
+        let gate = gate.secured(self.party.clone());
         let (accepted, mut inbox) = mpsc::channel(ACCEPTED);
         let broken = |task| broken(&self.inbound, task);
         tasks::spawn(listener.run(gate, accepted), broken("accepting members"));
@@ -79,19 +95,20 @@ impl Lanes {
     /// A connection that was accepted and is for data.
     pub(super) fn accepted(&self, accepted: Accepted, wanted: u16) -> Opened {
         let Accepted {
-            stream,
+            channel,
+            remote,
             hello,
             slot,
-            ..
         } = accepted;
         // It may have been let in just before this member left the run that it was for.
         let own = self.admission.borrow().own;
         let current = own.is_some_and(|(run, ..)| run == hello.run);
         Opened {
             membership: current.then_some(self.membership),
-            stream,
+            channel,
             peer: hello.from,
             dialled: false,
+            address: remote,
             wanted,
             round_trip: Duration::from_micros(hello.round_trip.into()),
             slot: Some(slot),
@@ -100,11 +117,18 @@ impl Lanes {
 
     /// Replaces the admission table.
     pub(super) fn admit(&self, admission: Admission) {
-        self.admission.send_replace(admission);
+        self.admission
+            .send_modify(|table| *table = admission.after(table));
     }
 
     /// Dials a member for data, in the background.
-    pub(super) fn dial(&mut self, dial: Dial, timing: Timing) {
+    pub(super) fn dial(&mut self, mut dial: Dial, timing: Timing) {
+        if let Some(answered) = self.answered.get(&dial.peer.id) {
+            // Sorting keeps the order of the others.
+            dial.peer
+                .addresses
+                .sort_by_key(|address| address != answered);
+        }
         let (inbound, membership) = (self.inbound.clone(), self.membership);
         let addresses = dial.peer.addresses.len().max(1) as u32;
         let deadline = Instant::now() + timing.handshake() * addresses.min(MOST_SHARES);
@@ -114,9 +138,10 @@ impl Lanes {
             let message = match handshake::dial(&dial, deadline, &timing).await {
                 Ok(dialled) => Inbound::Lane(Opened {
                     membership: Some(membership),
-                    stream: dialled.stream,
+                    channel: dialled.channel,
                     peer,
                     dialled: true,
+                    address: dialled.address,
                     wanted: dialled.wanted,
                     round_trip: dialled.round_trip,
                     slot: None,
@@ -134,6 +159,11 @@ impl Lanes {
         self.dials.push(task.abort_handle());
     }
 
+    /// Who speaks TLS, in a run with tickets.
+    pub(super) fn party(&self) -> Option<Arc<Party>> {
+        self.party.clone()
+    }
+
     /// Purpose of connections that carry data.
     pub(super) fn purpose(&self) -> Purpose {
         Purpose::Lane {
@@ -145,6 +175,13 @@ impl Lanes {
     pub(super) fn register(&mut self, opened: &mut Opened) -> Option<LaneId> {
         if opened.membership != Some(self.membership) {
             return None;
+        }
+        if opened.dialled {
+            let answered = self.answered.insert(opened.peer, opened.address);
+            if answered != Some(opened.address) {
+                let (peer, address) = (opened.peer, opened.address);
+                tracing::debug!(target: "pccl::peer", %peer, %address, "reached a member");
+            }
         }
         self.last_lane += 1;
         let lane = LaneId(self.last_lane);
@@ -171,6 +208,7 @@ impl Lanes {
     /// whom, and dials under way are called off.
     pub(super) fn new_membership(&mut self) {
         self.membership += 1;
+        self.answered.clear();
         self.admission.send_replace(Admission::default());
         for dial in self.dials.drain(..) {
             dial.abort();

@@ -11,13 +11,14 @@ use crate::error::Error;
 use crate::membership::peer::{MasterLink, PeerInput};
 use crate::runtime::dial::{self, Opened};
 use crate::runtime::framed::{MessageReader, Outbox};
+use crate::runtime::target::Target;
 use crate::runtime::tasks;
 use crate::trap::{self, Trap};
 use crate::wire::control::{ControlHello, Down, Up};
 
 /// The connection to the master, of which there is at most one.
 pub(super) struct Link {
-    master: String,
+    master: Target,
     /// Counts dials; what an earlier connection still had to say is recognised by it.
     generation: u64,
     state: State,
@@ -52,7 +53,7 @@ pub(super) enum LinkEvent {
 impl Link {
     /// No connection yet. The receiver gets the events of all connections.
     pub(super) fn new(
-        master: String,
+        master: Target,
         inbound: mpsc::UnboundedSender<Inbound>,
     ) -> (Self, mpsc::Receiver<(u64, LinkEvent)>) {
         let (events, inbox) = mpsc::channel(INBOX);

@@ -41,6 +41,7 @@ impl Driver {
                     own,
                     token,
                     purpose: self.lanes.purpose(),
+                    party: self.lanes.party(),
                 };
                 self.lanes.dial(dial, self.timing);
             }
@@ -48,12 +49,15 @@ impl Driver {
                 own,
                 peers,
                 readers,
+                keys,
             } => {
                 self.own = own;
                 self.lanes.admit(Admission {
                     own,
                     peers: peers.into_iter().collect(),
                     readers: readers.into_iter().collect(),
+                    keys: keys.into_iter().collect(),
+                    ..Admission::default()
                 });
             }
             PeerOutput::CloseLane { lane } => self.with_data(|data| data.close_lane(lane)),
@@ -151,6 +155,7 @@ impl Driver {
                 token,
                 timing: self.timing,
                 packs: self.config.compress_state,
+                party: self.lanes.party(),
             });
         }
     }
@@ -159,13 +164,13 @@ impl Driver {
     /// too late, and finds its connection closed.
     fn serve(&self, accepted: Accepted) {
         let Accepted {
-            stream,
+            channel,
             hello,
             slot,
             ..
         } = accepted;
-        if let (Some(control), Ok(stream)) = (self.calls.any_sync(), stream.into_std()) {
-            control.serve(stream, hello.from, slot);
+        if let (Some(control), Ok(parts)) = (self.calls.any_sync(), channel.into_parts()) {
+            control.serve(parts, hello.from, slot);
         }
     }
 
@@ -207,6 +212,7 @@ impl Driver {
         }
         let config = EngineConfig {
             segment: self.config.segment,
+            protected: self.lanes.party().is_some(),
             timing: self.timing,
             ..EngineConfig::default()
         };
@@ -245,7 +251,7 @@ impl Driver {
             return;
         };
         let Opened {
-            stream,
+            channel,
             peer,
             dialled,
             wanted,
@@ -256,8 +262,8 @@ impl Driver {
             self.lanes.closed(lane);
             return;
         };
-        match stream.into_std() {
-            Ok(stream) => data.thread.open_lane(lane, peer, stream),
+        match channel.into_parts() {
+            Ok(parts) => data.thread.open_lane(lane, peer, parts),
             Err(cause) => {
                 tracing::warn!(target: "pccl::peer", %peer, phase = "lane", %cause, "lane lost");
                 self.lanes.closed(lane);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::PeerConfig;
 use crate::error::{Error, UsageError};
 use crate::membership::peer::OwnAddresses;
-use crate::runtime::dial;
+use crate::runtime::target::Target;
 use crate::transport::listener::Listener;
 use crate::transport::sockopt;
 
@@ -14,14 +14,14 @@ use crate::transport::sockopt;
 /// reaches the master: a peer that shares its machine with the master, and dials it there, is not
 /// reachable from elsewhere.
 pub(super) async fn listen(
-    master: &str,
+    master: &Target,
     config: &PeerConfig,
     limit: Duration,
 ) -> Result<(Listener, OwnAddresses), Error> {
     let wanted = match config.listen {
         Some(wanted) => wanted,
         None => {
-            let masters = dial::resolve(master, limit).await?;
+            let masters = master.resolve(limit).await?;
             let local = masters
                 .iter()
                 .find_map(|m| sockopt::address_towards(*m).ok());
@@ -35,7 +35,16 @@ pub(super) async fn listen(
         })
     };
     let listener = Listener::bind(wanted).map_err(bad)?;
-    let port = listener.address().map_err(bad)?.port();
+    let address = listener.address().map_err(bad)?;
+    if master.secured().is_none() && !address.ip().is_loopback() {
+        tracing::warn!(
+            target: "pccl::peer",
+            %address,
+            "security is off: whoever is on the way to this peer can read and change what it sends; \
+             join with a ticket of the master (pccl-master --security ticket)"
+        );
+    }
+    let port = address.port();
     let announce = config.announce.clone();
     Ok((listener, OwnAddresses { port, announce }))
 }

@@ -12,10 +12,12 @@ use mio::{Events, Interest, Poll, Token};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::lane::{self, Turn};
+use super::secured;
 use super::{Command, DataEvent, WAKE};
 use crate::collective::engine::{Engine, EngineConfig, EngineEvent};
 use crate::ids::{LaneId, MemberId, Time};
 use crate::runtime::clock::Clock;
+use crate::transport::secure::Session;
 use crate::trap::{self, Trap};
 
 /// Runs until it is told to end, or its owner is gone.
@@ -66,6 +68,8 @@ struct Driver {
 
 struct Lane {
     stream: TcpStream,
+    /// TLS, in a run with tickets.
+    session: Option<Box<Session>>,
     /// Whether the socket may have bytes.
     readable: bool,
     /// Whether the socket may take bytes.
@@ -76,6 +80,8 @@ struct Lane {
     paused: bool,
     /// After the goodbye: when the other end must have closed too.
     until: Option<Time>,
+    /// Whether the goodbye has been said, and nothing more is to be.
+    last: bool,
     /// What the socket said to the last write: what came before may still be read.
     broken: Option<String>,
 }
@@ -155,8 +161,9 @@ impl Driver {
                 Err(std::sync::mpsc::TryRecvError::Disconnected) | Ok(Command::Shutdown) => {
                     return true;
                 }
-                Ok(Command::OpenLane { lane, peer, stream }) => {
-                    self.open(lane, peer, TcpStream::from_std(stream), now);
+                Ok(Command::OpenLane { lane, peer, parts }) => {
+                    let (stream, session) = parts;
+                    self.open(lane, peer, TcpStream::from_std(stream), session, now);
                 }
                 Ok(Command::CloseLane(lane)) => self.engine.close_lane(lane),
                 Ok(Command::SetGroup(group)) => self.engine.set_group(group, now),
@@ -170,7 +177,14 @@ impl Driver {
         false
     }
 
-    fn open(&mut self, id: LaneId, peer: MemberId, mut stream: TcpStream, now: Time) {
+    fn open(
+        &mut self,
+        id: LaneId,
+        peer: MemberId,
+        mut stream: TcpStream,
+        session: Option<Box<Session>>,
+        now: Time,
+    ) {
         let token = Token(id.0 as usize);
         let both = Interest::READABLE | Interest::WRITABLE;
         if let Err(e) = self.poll.registry().register(&mut stream, token, both) {
@@ -183,11 +197,13 @@ impl Driver {
         }
         let lane = Lane {
             stream,
+            session,
             readable: true,
             writable: true,
             wanted: true,
             paused: false,
             until: None,
+            last: false,
             broken: None,
         };
         self.lanes.insert(id, lane);
@@ -200,7 +216,11 @@ impl Driver {
             if !lane.readable {
                 continue;
             }
-            let turn = lane::read(&mut lane.stream, *id, &mut self.engine, self.clock.now());
+            let (stream, now) = (&mut lane.stream, self.clock.now());
+            let turn = match &mut lane.session {
+                None => lane::read(stream, *id, &mut self.engine, now),
+                Some(session) => secured::read(stream, session, *id, &mut self.engine, now),
+            };
             lane.paused = matches!(turn, Turn::Idle);
             lane.readable = !matches!(turn, Turn::Blocked);
             let cause = match turn {
@@ -222,10 +242,18 @@ impl Driver {
             if !lane.writable || !lane.wanted {
                 continue;
             }
-            match lane::write(&lane.stream, *id, &mut self.engine, self.clock.now()) {
+            let (stream, now) = (&lane.stream, self.clock.now());
+            let turn = match &mut lane.session {
+                None => lane::write(stream, *id, &mut self.engine, now),
+                Some(session) => secured::write(stream, session, *id, &mut self.engine, now),
+            };
+            match turn {
                 Turn::More => {}
                 Turn::Blocked => lane.writable = false,
-                Turn::Idle | Turn::End => lane.wanted = false,
+                Turn::Idle | Turn::End => {
+                    lane.wanted = false;
+                    lane.end_if_last();
+                }
                 Turn::Broken(e) => {
                     // What the other end sent before it closed is still worth reading: it may be a
                     // goodbye.
@@ -280,8 +308,16 @@ impl Driver {
                     // A socket closed with unread input would tell the other end to drop the
                     // goodbye: say that nothing more comes, and wait for the other end to close.
                     if let Some(state) = self.lanes.get_mut(&lane) {
-                        let _ = state.stream.shutdown(Shutdown::Write);
+                        state.last = true;
                         state.until = Some(now + LINGER);
+                        // What is encrypted may still wait for the socket.
+                        if state
+                            .session
+                            .as_ref()
+                            .is_none_or(|s| s.pending().is_empty())
+                        {
+                            state.end_if_last();
+                        }
                     }
                 }
                 other => self.say(DataEvent::Engine(other)),
@@ -312,6 +348,14 @@ impl Driver {
     fn say(&self, event: DataEvent) {
         // An owner that is gone is about to end this thread.
         let _ = self.says.send(event);
+    }
+}
+
+impl Lane {
+    fn end_if_last(&mut self) {
+        if self.last {
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
     }
 }
 

@@ -4,9 +4,9 @@
 
 mod driver;
 mod lane;
+mod secured;
 
 use std::io;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -18,6 +18,7 @@ use crate::collective::buffers::Lent;
 use crate::collective::engine::{EngineConfig, EngineEvent, EngineGroup, OpStats, StartReduce};
 use crate::ids::{CallId, LaneId, MemberId};
 use crate::threads;
+use crate::transport::channel::Parts;
 
 /// What the data thread tells its owner. There are never more of these than operations and lanes,
 /// and one [`DataEvent::Heard`] per heartbeat.
@@ -50,7 +51,7 @@ enum Command {
     OpenLane {
         lane: LaneId,
         peer: MemberId,
-        stream: TcpStream,
+        parts: Parts,
     },
     CloseLane(LaneId),
     SetGroup(EngineGroup),
@@ -92,8 +93,8 @@ impl DataThread {
     }
 
     /// Hands over a connection that has passed its handshake.
-    pub(crate) fn open_lane(&self, lane: LaneId, peer: MemberId, stream: TcpStream) {
-        self.ask(Command::OpenLane { lane, peer, stream });
+    pub(crate) fn open_lane(&self, lane: LaneId, peer: MemberId, parts: Parts) {
+        self.ask(Command::OpenLane { lane, peer, parts });
     }
 
     /// Closes a lane in good order.

@@ -1,4 +1,4 @@
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -66,11 +66,16 @@ impl Member {
     }
 
     fn lane(&mut self, peer: MemberId, stream: TcpStream) -> LaneId {
+        self.lane_of(peer, (stream, None))
+    }
+
+    fn lane_of(&mut self, peer: MemberId, parts: Parts) -> LaneId {
+        let stream = &parts.0;
         stream.set_nonblocking(true).unwrap();
-        sockopt::apply(&stream, Role::Bulk, &Timing::default());
+        sockopt::apply(stream, Role::Bulk, &Timing::default());
         self.lanes += 1;
         let lane = LaneId(self.lanes);
-        self.thread.open_lane(lane, peer, stream);
+        self.thread.open_lane(lane, peer, parts);
         lane
     }
 
@@ -124,6 +129,7 @@ fn group(ids: &[MemberId]) -> GroupView {
         name: String::new(),
         addresses: Vec::new(),
         token: Token(0),
+        key: None,
     };
     GroupView {
         epoch: Epoch(1),

@@ -2,33 +2,43 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use super::door::Door;
 use super::driver::Inbound;
 use crate::config::Timing;
+use crate::ids::PublicKey;
 use crate::runtime::framed::MessageReader;
 use crate::runtime::half_open::HalfOpen;
 use crate::transport::backoff::Backoff;
+use crate::transport::secure::{self, Met, Writing};
 use crate::transport::sockopt::{self, Role};
 use crate::trap::{self, Trap};
-use crate::wire::control::{ControlHello, ControlReply};
-use crate::wire::frame::{self, Party};
+use crate::wire::control::{ControlHello, ControlReply, TicketProof};
+use crate::wire::frame::{self, Party, Preamble};
 use crate::wire::reason::RefuseReason;
 
 /// A connection that has said its first words.
 pub(super) struct Greeted {
     pub(super) remote: SocketAddr,
     pub(super) hello: ControlHello,
+    /// Key that it has proven to have, in a run with tickets.
+    pub(super) key: Option<PublicKey>,
     pub(super) reader: MessageReader,
-    pub(super) writer: OwnedWriteHalf,
+    pub(super) writer: Writing,
 }
 
-/// Accepts for ever; each connection has the limit of a handshake for its first words.
-pub(super) async fn accept(listener: TcpListener, timing: Timing, inbound: mpsc::Sender<Inbound>) {
+/// Accepts for ever; each connection has the limit of a handshake for its first words. With a door,
+/// only who has a ticket, or is a member, gets past it.
+pub(super) async fn accept(
+    listener: TcpListener,
+    timing: Timing,
+    door: Option<Arc<Door>>,
+    inbound: mpsc::Sender<Inbound>,
+) {
     let half_open = HalfOpen::default();
     let places = Arc::new(Semaphore::new(LONG_HELLOS));
     let mut backoff = Backoff::default();
@@ -42,8 +52,15 @@ pub(super) async fn accept(listener: TcpListener, timing: Timing, inbound: mpsc:
                     continue;
                 };
                 let (inbound, places) = (inbound.clone(), places.clone());
+                let door = door.clone();
                 tokio::spawn(async move {
-                    let greeting = greet(stream, remote, &timing, &places);
+                    let entrance = Entrance {
+                        timing: &timing,
+                        places: &places,
+                        door: door.as_deref(),
+                        inbound: &inbound,
+                    };
+                    let greeting = entrance.greet(stream, remote);
                     let greeted = tokio::time::timeout(timing.handshake(), greeting).await;
                     drop(permit);
                     match greeted {
@@ -69,44 +86,108 @@ pub(super) async fn accept(listener: TcpListener, timing: Timing, inbound: mpsc:
     }
 }
 
-async fn greet(
-    stream: TcpStream,
-    remote: SocketAddr,
-    timing: &Timing,
-    places: &Semaphore,
-) -> Result<Greeted, String> {
-    trap::pass(Trap::Greet);
-    sockopt::apply(&stream, Role::Control, timing);
-    let (read, mut writer) = stream.into_split();
-    let mut reader = MessageReader::new(read, frame::CONTROL_HELLO_LIMIT);
-    let preamble = reader.preamble().await?;
-    let (answer, version) = preamble.answer(frame::VERSIONS, Party::Control);
-    let sent = writer.write_all(&answer.encode()).await;
-    sent.map_err(|e| e.to_string())?;
-    version.map_err(|e| e.to_string())?;
-    if preamble.party != Party::Control {
-        return Err("it looks for a member here".into());
-    }
-    match reader.first_message(places).await {
-        Ok(hello) => {
-            reader.set_limit(frame::FRAME_LIMIT);
-            Ok(Greeted {
-                remote,
-                hello,
-                reader,
-                writer,
-            })
-        }
-        Err(what) => {
-            let reason = RefuseReason::Malformed { what: what.clone() };
-            let reply = ControlReply::Refused(reason);
-            if let Ok(reply) = frame::encode(&reply, frame::FRAME_LIMIT) {
-                let _ = writer.write_all(&reply).await;
+/// What a connection meets before it is one of a member.
+struct Entrance<'e> {
+    timing: &'e Timing,
+    places: &'e Semaphore,
+    door: Option<&'e Door>,
+    inbound: &'e mpsc::Sender<Inbound>,
+}
+
+impl Entrance<'_> {
+    async fn greet(&self, mut stream: TcpStream, remote: SocketAddr) -> Result<Greeted, String> {
+        trap::pass(Trap::Greet);
+        sockopt::apply(&stream, Role::Control, self.timing);
+        let (read, mut writer, met) = match self.door {
+            None => {
+                let (read, write) = secure::plain(stream);
+                (read, write, None)
             }
-            Err(what)
+            Some(door) => {
+                if secure::turned_away(&mut stream).await? {
+                    return Err("it speaks without TLS".into());
+                }
+                let (read, write, met) = secure::accept(stream, door.party()).await?;
+                (read, write, Some(met))
+            }
+        };
+        let limit = match met {
+            Some(_) => frame::PROOF_LIMIT,
+            None => frame::CONTROL_HELLO_LIMIT,
+        };
+        let mut reader = MessageReader::new(read, limit);
+        let preamble = match reader.preamble().await {
+            Ok(preamble) => preamble,
+            Err(what) => {
+                // Who tries TLS learns from this that there is none here.
+                let _ = writer
+                    .write_all(&Preamble::dial(Party::Control).encode())
+                    .await;
+                return Err(what);
+            }
+        };
+        let (answer, version) = preamble.answer(frame::VERSIONS, Party::Control);
+        let sent = writer.write_all(&answer.encode()).await;
+        sent.map_err(|e| e.to_string())?;
+        version.map_err(|e| e.to_string())?;
+        if preamble.party != Party::Control {
+            return Err("it looks for a member here".into());
         }
+        if let (Some(door), Some(met)) = (self.door, met) {
+            if !self.passes(door, met, &mut reader).await? {
+                refuse(&mut writer, RefuseReason::Ticket).await;
+                // A socket closed with unread input would tell the other end to drop the answer.
+                let _ = tokio::time::timeout(LINGER, reader.discard()).await;
+                return Err(format!("{:?} shows no valid ticket", met.key));
+            }
+            reader.set_limit(frame::CONTROL_HELLO_LIMIT);
+        }
+        match reader.first_message(self.places).await {
+            Ok(hello) => {
+                reader.set_limit(frame::FRAME_LIMIT);
+                Ok(Greeted {
+                    remote,
+                    hello,
+                    key: met.map(|met| met.key),
+                    reader,
+                    writer,
+                })
+            }
+            Err(what) => {
+                refuse(&mut writer, RefuseReason::Malformed { what: what.clone() }).await;
+                Err(what)
+            }
+        }
+    }
+
+    /// Whether somebody shows a valid ticket, or has been let in before and is still a member: that
+    /// may come back whatever has become of its ticket.
+    async fn passes(
+        &self,
+        door: &Door,
+        met: Met,
+        reader: &mut MessageReader,
+    ) -> Result<bool, String> {
+        let proof: TicketProof = reader.message().await?;
+        if door.admits(&met, &proof) {
+            return Ok(true);
+        }
+        let (answer, known) = oneshot::channel();
+        let asked = self.inbound.send(Inbound::Known(met.key, answer)).await;
+        Ok(asked.is_ok() && known.await.unwrap_or(false))
     }
 }
+
+async fn refuse(writer: &mut Writing, reason: RefuseReason) {
+    if let Ok(reply) = frame::encode(&ControlReply::Refused(reason), frame::FRAME_LIMIT) {
+        // Who is gone is told nothing.
+        let _ = writer.write_all(&reply).await;
+        let _ = writer.shutdown().await;
+    }
+}
+
+/// How long the other end may take to read that it was refused.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Long hellos that are read at a time. Together they hold as much as a full house of short ones.
 const LONG_HELLOS: usize = 16;

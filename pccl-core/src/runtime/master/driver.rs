@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::accept::{self, Greeted};
+use super::door::Door;
 use crate::config::Timing;
-use crate::ids::{ConnId, MemberId, Time};
+use crate::ids::{ConnId, MemberId, PublicKey, Time};
 use crate::membership::master::{Master, MasterInput, MasterOutput};
 use crate::runtime::clock::Clock;
 use crate::runtime::framed::{MessageReader, Outbox};
@@ -32,6 +34,8 @@ pub(super) enum Command {
 pub(super) enum Inbound {
     /// Somebody said hello.
     Greeted(Greeted),
+    /// Somebody asks to come in without a valid ticket: whether its key is a member's.
+    Known(PublicKey, oneshot::Sender<bool>),
     /// A message.
     Message(ConnId, Up),
     /// A connection ended.
@@ -68,6 +72,7 @@ struct Driver {
 pub(super) fn run(
     listener: TcpListener,
     timing: Timing,
+    door: Option<Arc<Door>>,
     new: impl FnOnce(Time) -> Master,
     commands: mpsc::UnboundedReceiver<Command>,
 ) -> String {
@@ -87,7 +92,7 @@ pub(super) fn run(
         let (inbound, inbox) = mpsc::channel(INBOX);
         let (broken, broken_inbox) = mpsc::unbounded_channel();
         tasks::spawn(
-            accept::accept(listener, timing, inbound.clone()),
+            accept::accept(listener, timing, door, inbound.clone()),
             tell(&broken, Broken::Accept),
         );
         let driver = Driver {
@@ -171,6 +176,10 @@ impl Driver {
     fn inbound(&mut self, inbound: Inbound) {
         match inbound {
             Inbound::Greeted(greeted) => self.greeted(greeted),
+            Inbound::Known(key, answer) => {
+                // Who asked may have given up.
+                let _ = answer.send(self.master.knows(key));
+            }
             // What a closed connection still had to say was dropped with it. (Rule 13)
             Inbound::Message(conn, message) if self.connections.contains_key(&conn) => {
                 self.input(MasterInput::Message { conn, message });
@@ -184,6 +193,7 @@ impl Driver {
         let Greeted {
             remote,
             hello,
+            key,
             reader,
             writer,
         } = greeted;
@@ -205,6 +215,7 @@ impl Driver {
             conn,
             remote,
             hello,
+            key,
         });
     }
 

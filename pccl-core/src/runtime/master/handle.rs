@@ -1,25 +1,29 @@
 //! The master's thread as its owner sees it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::door::Door;
 use super::driver::{self, Command};
-use crate::config::MasterConfig;
+use crate::config::{MasterConfig, Security};
 use crate::error::{Error, Result, UsageError};
 use crate::ids::{Incarnation, MemberId, RunId};
 use crate::membership::master::Master;
 use crate::runtime::calls::lock;
 use crate::runtime::{listen, randomness};
 use crate::threads;
+use crate::transport::sockopt;
+use crate::wire::ticket::Ticket;
 
 /// A running master.
 pub(crate) struct MasterThread {
     commands: mpsc::UnboundedSender<Command>,
     local_addr: SocketAddr,
+    ticket: Option<Ticket>,
     why: Arc<Mutex<Option<String>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,6 +39,24 @@ impl MasterThread {
         let local_addr = listener
             .local_addr()
             .map_err(|e| Error::Internal(format!("address of the listening socket: {e}")))?;
+        let (door, ticket) = match &config.security {
+            Security::Ticket(tickets) => {
+                let door = Door::open(tickets)?;
+                let ticket = door.ticket(ticket_addresses(&tickets.addresses, local_addr));
+                (Some(Arc::new(door)), Some(ticket))
+            }
+            Security::Off => {
+                if !local_addr.ip().is_loopback() {
+                    tracing::warn!(
+                        address = %local_addr,
+                        "security is off: whoever reaches this address can join the run, and \
+                         whoever is on the way can read and change what is said; use tickets \
+                         (--security ticket)"
+                    );
+                }
+                (None, None)
+            }
+        };
         let run = RunId(randomness::u128()?);
         let seed = randomness::u64()?;
         let (commands, inbox) = mpsc::unbounded_channel();
@@ -45,7 +67,7 @@ impl MasterThread {
                 let why = why.clone();
                 thread.spawn(move || {
                     let new = |now| Master::new(config, run, Incarnation(1), seed, now);
-                    let ended = driver::run(listener, timing, new, inbox);
+                    let ended = driver::run(listener, timing, door, new, inbox);
                     *lock(&why) = Some(ended);
                 })
             })
@@ -53,6 +75,7 @@ impl MasterThread {
         Ok(Self {
             commands,
             local_addr,
+            ticket,
             why,
             thread: Some(thread),
         })
@@ -61,6 +84,11 @@ impl MasterThread {
     /// Where it listens.
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// All that a peer needs to join; none in a run without tickets.
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
+        self.ticket.as_ref()
     }
 
     /// Status of the run as JSON; none if the master has ended.
@@ -108,6 +136,36 @@ impl Drop for MasterThread {
         let _ = self.join();
     }
 }
+
+/// Where peers find the master, as far as it knows.
+fn ticket_addresses(said: &[String], listens: SocketAddr) -> Vec<String> {
+    if !said.is_empty() {
+        return said.to_vec();
+    }
+    if !listens.ip().is_unspecified() {
+        return vec![listens.to_string()];
+    }
+    let both = listens.is_ipv6();
+    let outside = OUTSIDE.iter().filter(|far| both || far.is_ipv4());
+    let own = outside.filter_map(|far| sockopt::address_towards(*far).ok());
+    let mut own: Vec<String> = own
+        .map(|ip| SocketAddr::new(ip, listens.port()).to_string())
+        .collect();
+    if own.is_empty() {
+        own.push(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listens.port()).to_string());
+    }
+    own
+}
+
+/// Addresses outside every network, of both families: the way there begins at the own address that
+/// others see. Nothing is sent to them (RFC 5737, RFC 3849).
+const OUTSIDE: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9),
+    SocketAddr::new(
+        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+        9,
+    ),
+];
 
 /// A master that does not answer its own process within this time hangs.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);

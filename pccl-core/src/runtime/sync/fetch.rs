@@ -1,7 +1,6 @@
 //! Fetches chunks from one seeder, on a thread of its own.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use super::unpack::unpack;
 use crate::ids::{ContentDigest, MemberId};
 use crate::state::digest::{CHUNK_BYTES, chunk_digest, chunk_range};
 use crate::state::ledger::{Came, Ledger, Step};
+use crate::transport::channel::Parts;
 use crate::transport::handshake::{self, Dial};
 use crate::trap::{self, Trap};
 use crate::types::DigestKind;
@@ -186,10 +186,10 @@ pub(super) fn fetch(
         seeder: seeder.id,
         answered: false,
     };
-    let result = dial(task, seeder, cancel).and_then(|stream| {
-        let _registered = cancel.register(&stream)?;
+    let result = dial(task, seeder, cancel).and_then(|parts| {
+        let _registered = cancel.register(&parts.0)?;
         let silence = task.timing.peer_timeout * 2;
-        let link = Framed::new(stream, REPLY_LIMIT, Some(silence), silence);
+        let link = Framed::new(parts, REPLY_LIMIT, Some(silence), silence);
         let fetcher = Fetcher {
             fetch,
             task,
@@ -232,7 +232,7 @@ impl Drop for Asked<'_, '_> {
 }
 
 /// Opens a connection, from a thread that has no event loop.
-fn dial(task: &Task, seeder: &MemberInfo, cancel: &Cancel) -> Result<TcpStream, String> {
+fn dial(task: &Task, seeder: &MemberInfo, cancel: &Cancel) -> Result<Parts, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -243,12 +243,13 @@ fn dial(task: &Task, seeder: &MemberInfo, cancel: &Cancel) -> Result<TcpStream, 
         own: task.own,
         token: task.token,
         purpose: Purpose::State,
+        party: task.party.clone(),
     };
     runtime.block_on(async {
         let deadline = tokio::time::Instant::now() + task.timing.dial();
         tokio::select! {
             dialled = handshake::dial(&dial, deadline, &task.timing) => match dialled {
-                Ok(dialled) => dialled.stream.into_std().map_err(|e| e.to_string()),
+                Ok(dialled) => dialled.channel.into_parts().map_err(|e| e.to_string()),
                 Err(e) => Err(e.to_string()),
             },
             () = cancel.ended() => Err("the synchronisation has ended".into()),

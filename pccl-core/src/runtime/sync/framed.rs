@@ -7,11 +7,14 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::transport::channel::Parts;
+use crate::transport::secure::{Heard, Session};
 use crate::wire::frame::{self, Decoder};
 
 /// A connection. Errors are for people.
 pub(super) struct Framed {
     stream: TcpStream,
+    session: Option<Box<Session>>,
     decoder: Decoder,
 }
 
@@ -19,7 +22,7 @@ impl Framed {
     /// Takes frames of at most `limit` bytes. A read that gets nothing for `read_limit`, or a write
     /// that gets nothing out for `write_limit`, is an error.
     pub(super) fn new(
-        stream: TcpStream,
+        (stream, session): Parts,
         limit: usize,
         read_limit: Option<Duration>,
         write_limit: Duration,
@@ -29,6 +32,7 @@ impl Framed {
         stream.set_write_timeout(Some(write_limit))?;
         Ok(Self {
             stream,
+            session,
             decoder: Decoder::new(limit),
         })
     }
@@ -42,7 +46,7 @@ impl Framed {
             }
             let want = self.decoder.missing().min(chunk.len());
             let part = chunk.get_mut(..want).unwrap_or_default();
-            match self.stream.read(part) {
+            match read(&mut self.stream, &mut self.session, part) {
                 Ok(0) if self.decoder.is_empty() => return Ok(None),
                 Ok(0) => return Err("the connection was closed within a message".into()),
                 Ok(n) => self.decoder.feed(part.get(..n).unwrap_or_default()),
@@ -54,7 +58,19 @@ impl Framed {
 
     /// Exactly these many bytes.
     pub(super) fn bytes(&mut self, into: &mut [u8]) -> Result<(), String> {
-        self.stream.read_exact(into).map_err(|e| said(&e))
+        if self.session.is_none() {
+            return self.stream.read_exact(into).map_err(|e| said(&e));
+        }
+        let mut rest = into;
+        while !rest.is_empty() {
+            match read(&mut self.stream, &mut self.session, rest) {
+                Ok(0) => return Err(said(&ErrorKind::UnexpectedEof.into())),
+                Ok(n) => rest = rest.get_mut(n..).unwrap_or_default(),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(said(&e)),
+            }
+        }
+        Ok(())
     }
 
     /// Sends a message.
@@ -65,7 +81,53 @@ impl Framed {
 
     /// Sends bytes as they are.
     pub(super) fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.stream.write_all(bytes).map_err(|e| said(&e))
+        let Some(session) = &mut self.session else {
+            return self.stream.write_all(bytes).map_err(|e| said(&e));
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let n = session.say([rest, &[]])?;
+            rest = rest.get(n..).unwrap_or_default();
+            let pending = session.pending();
+            let written = self.stream.write_all(pending);
+            let n = pending.len();
+            session.sent(n);
+            written.map_err(|e| said(&e))?;
+        }
+        Ok(())
+    }
+}
+
+/// As a socket's read, through TLS if there is any.
+fn read(
+    stream: &mut TcpStream,
+    session: &mut Option<Box<Session>>,
+    into: &mut [u8],
+) -> io::Result<usize> {
+    let Some(session) = session else {
+        return stream.read(into);
+    };
+    loop {
+        let mut filled = 0;
+        let heard = session.hear(|bytes| {
+            let room = into.get_mut(filled..).unwrap_or_default();
+            let n = room.len().min(bytes.len());
+            if let (Some(room), Some(bytes)) = (room.get_mut(..n), bytes.get(..n)) {
+                room.copy_from_slice(bytes);
+            }
+            filled += n;
+            n
+        });
+        if filled > 0 {
+            return Ok(filled);
+        }
+        if heard.map_err(io::Error::other)? == Heard::End {
+            return Ok(0);
+        }
+        match stream.read(session.room())? {
+            0 => return Ok(0),
+            n => session.arrived(n).map_err(io::Error::other)?,
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,6 +20,7 @@ use crate::state::digest::{CHUNK_BYTES, TensorDigest, state_digest};
 use crate::state::ledger::{Ledger, Wanted};
 use crate::state::shared::SharedTensor;
 use crate::threads;
+use crate::transport::channel;
 use crate::transport::slots::Slot;
 use crate::trap::{self, Trap};
 use crate::types::DigestKind;
@@ -276,21 +276,21 @@ impl<'t: 'env, 'env, F: Fn(PeerInput)> Job<'_, 'env, 't, F> {
                 self.reported = self.reported && self.fetch.is_complete();
             }
             Message::Serve {
-                stream,
+                parts,
                 reader,
                 slot,
-            } => self.serve(stream, reader, slot),
+            } => self.serve(parts, reader, slot),
             Message::Fetched { seeder, result } => self.seeders.ended(seeder, result),
         }
         false
     }
 
-    fn serve(&self, stream: TcpStream, reader: MemberId, slot: Slot) {
+    fn serve(&self, parts: channel::Parts, reader: MemberId, slot: Slot) {
         let (seed, cancel) = (self.seed, self.cancel);
         let silence = self.task.timing.peer_timeout * 2;
         let work = move || {
             let _slot = slot;
-            if let Err(cause) = whole(|| serve(seed, stream, cancel, silence)) {
+            if let Err(cause) = whole(|| serve(seed, parts, cancel, silence)) {
                 tracing::debug!(target: "pccl::peer", %reader, cause, "stopped serving state");
             }
         };

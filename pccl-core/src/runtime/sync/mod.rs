@@ -14,11 +14,13 @@ mod seeders;
 mod serve;
 mod unpack;
 
-use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::config::Timing;
 use crate::ids::{MemberId, RunId, Token};
+use crate::transport::channel::Parts;
+use crate::transport::secure::Party;
 use crate::transport::slots::Slot;
 use crate::wire::control::SyncPlan;
 
@@ -41,13 +43,15 @@ pub(crate) struct Task {
     pub(crate) timing: Timing,
     /// Whether chunks may be compressed for others.
     pub(crate) packs: bool,
+    /// Who speaks TLS, in a run with tickets.
+    pub(crate) party: Option<Arc<Party>>,
 }
 
 /// What the user's thread hears.
 enum Message {
     Plan(Box<Task>),
     Serve {
-        stream: TcpStream,
+        parts: Parts,
         reader: MemberId,
         slot: Slot,
     },
@@ -91,9 +95,9 @@ impl SyncControl {
     }
 
     /// A reader has opened a connection and passed the handshake.
-    pub(crate) fn serve(&self, stream: TcpStream, reader: MemberId, slot: Slot) {
+    pub(crate) fn serve(&self, parts: Parts, reader: MemberId, slot: Slot) {
         self.tell(Message::Serve {
-            stream,
+            parts,
             reader,
             slot,
         });

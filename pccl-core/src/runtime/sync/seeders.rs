@@ -146,6 +146,7 @@ mod tests {
             name: String::new(),
             addresses: Vec::new(),
             token: Token(0),
+            key: None,
         };
         ids.iter().map(info).collect()
     }

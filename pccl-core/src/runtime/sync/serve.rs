@@ -1,7 +1,6 @@
 //! Gives chunks of the own state to a reader.
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use crate::ids::ContentDigest;
 use crate::runtime::share::{SHARE, Turns};
 use crate::state::digest::chunk_range;
 use crate::state::packing::{Packing, SAMPLE_BYTES, worth};
+use crate::transport::channel::Parts;
 use crate::trap::{self, Trap};
 use crate::wire::control::OpName;
 use crate::wire::state::{
@@ -41,13 +41,13 @@ pub(super) struct Seed<'t> {
 /// Serves one reader until it closes, or all ends. The error is for people.
 pub(super) fn serve(
     seed: &Seed<'_>,
-    stream: TcpStream,
+    parts: Parts,
     cancel: &Cancel,
     silence: Duration,
 ) -> Result<(), String> {
-    let _registered = cancel.register(&stream)?;
+    let _registered = cancel.register(&parts.0)?;
     // Readers may have to wait for others between two requests; a dead one is found by keepalive.
-    let link = Framed::new(stream, REQUEST_LIMIT, None, silence);
+    let link = Framed::new(parts, REQUEST_LIMIT, None, silence);
     let mut link = link.map_err(|e| e.to_string())?;
     let mut giver = Giver {
         seed,
@@ -251,7 +251,7 @@ impl<'t> Given<'t> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::runtime::share::Share;
@@ -287,7 +287,7 @@ mod tests {
         let (mut reader, _) = listener.accept().unwrap();
         let reading = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()).unwrap());
         let limit = Duration::from_secs(60);
-        let mut link = Framed::new(stream, REQUEST_LIMIT, None, limit).unwrap();
+        let mut link = Framed::new((stream, None), REQUEST_LIMIT, None, limit).unwrap();
         let (share, cancel) = (Share::new(), Cancel::new());
         let content = vec![7; PIECE_BYTES];
         let mut turns = share.turns();

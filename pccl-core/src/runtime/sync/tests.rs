@@ -1,6 +1,5 @@
 mod by_hand;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -65,8 +64,8 @@ fn token(id: u64) -> Token {
 fn admission(id: u64) -> Admission {
     Admission {
         own: Some((RUN, MemberId(id), token(id))),
-        peers: BTreeMap::new(),
         readers: (0..10).map(|n| (MemberId(n), token(n))).collect(),
+        ..Admission::default()
     }
 }
 
@@ -106,6 +105,7 @@ fn member_with(kind: DigestKind, id: u64, mut tensors: Tensors, spoil: fn(&mut T
             name: String::new(),
             addresses: vec![address],
             token: token(id),
+            key: None,
         },
         control,
         said,
@@ -141,7 +141,7 @@ fn listen(id: u64, messages: Sender<Message>) -> (SocketAddr, oneshot::Sender<()
                     _ = &mut stopped => return,
                     Some(connection) = accepted.recv() => {
                         let _ = messages.send(Message::Serve {
-                            stream: connection.stream.into_std().unwrap(),
+                            parts: connection.channel.into_parts().unwrap(),
                             reader: connection.hello.from,
                             slot: connection.slot,
                         });
@@ -168,6 +168,7 @@ fn task(own: u64, fetch: Vec<FetchEntry>, seeders: Vec<MemberInfo>) -> Task {
         token: token(own),
         timing: Timing::default(),
         packs: false,
+        party: None,
     }
 }
 
@@ -435,6 +436,7 @@ fn a_fetch_without_seeders_fails_by_name() {
         name: String::new(),
         addresses: vec!["127.0.0.1:1".parse().unwrap()],
         token: token(8),
+        key: None,
     };
     let joiner = member(3, vec![("a", content(2, 10), false)], |_| {});
     let fetch = vec![entry("a", Some(ContentDigest::fast(1)))];
@@ -473,15 +475,16 @@ fn requests_that_make_no_sense_are_refused_one_by_one() {
         own: MemberId(2),
         token: token(2),
         purpose: crate::wire::lane::Purpose::State,
+        party: None,
     };
     let timing = Timing::default();
     let deadline = tokio::time::Instant::now() + LIMIT;
     let dialled = runtime.block_on(crate::transport::handshake::dial(
         &request, deadline, &timing,
     ));
-    let mut stream = {
+    let (mut stream, _) = {
         let _runtime = runtime.enter();
-        dialled.unwrap().stream.into_std().unwrap()
+        dialled.unwrap().channel.into_parts().unwrap()
     };
     stream.set_nonblocking(false).unwrap();
     let mut ask = |op: OpName, key: &str, part: StatePart| -> StateReply {

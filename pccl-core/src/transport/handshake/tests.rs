@@ -1,5 +1,6 @@
 use std::net::SocketAddr;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
@@ -15,11 +16,13 @@ fn to(addresses: Vec<SocketAddr>) -> Dial {
             name: String::new(),
             addresses,
             token: Token(11),
+            key: None,
         },
         run: RunId(7),
         own: MemberId(2),
         token: Token(22),
         purpose: Purpose::Lane { wanted: 3 },
+        party: None,
     }
 }
 
@@ -34,11 +37,12 @@ async fn listener() -> (TcpListener, SocketAddr) {
 }
 
 /// Accepts one connection and plays a member that answers `reply`.
-async fn member(listener: &TcpListener, reply: PeerReply) -> (TcpStream, PeerHello) {
-    let (mut stream, _) = listener.accept().await.unwrap();
-    let hello = hear(&mut stream).await.unwrap();
-    answer(&mut stream, &reply).await.unwrap();
-    (stream, hello)
+async fn member(listener: &TcpListener, reply: PeerReply) -> (Channel, PeerHello) {
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut channel = Channel::plain(stream);
+    let hello = hear(&mut channel).await.unwrap();
+    answer(&mut channel, &reply).await.unwrap();
+    (channel, hello)
 }
 
 fn welcome(token: u128) -> PeerReply {
@@ -66,9 +70,10 @@ async fn both_ends_learn_about_each_other_and_lose_no_byte_that_follows() {
     );
     assert_eq!(hello.purpose, Purpose::Lane { wanted: 3 });
     assert_eq!(dialled.wanted, 4);
-    let mut rest = Vec::new();
-    dialled.stream.read_to_end(&mut rest).await.unwrap();
-    assert_eq!(rest, b"at once");
+    assert_eq!(dialled.address, address);
+    let mut rest = [0; 7];
+    dialled.channel.read_exact(&mut rest).await.unwrap();
+    assert_eq!(&rest, b"at once");
 }
 
 #[tokio::test]
@@ -190,8 +195,8 @@ async fn a_dialler_that_talks_nonsense_is_turned_away() {
             got.len()
         };
         let acceptor = async {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            hear(&mut stream).await
+            let (stream, _) = listener.accept().await.unwrap();
+            hear(&mut Channel::plain(stream)).await
         };
         let (got, heard) = tokio::join!(dialler, acceptor);
         assert!(heard.is_err(), "{bytes:?}");
@@ -209,12 +214,12 @@ async fn an_incompatible_dialler_is_told_what_is_spoken_here() {
         let preamble = Preamble { versions, party };
         stream.write_all(&preamble.encode()).await.unwrap();
         let mut bytes = [0; PREAMBLE_BYTES];
-        read(&mut stream, &mut bytes).await.unwrap();
+        stream.read_exact(&mut bytes).await.unwrap();
         Preamble::decode(&bytes).unwrap().chosen(versions)
     };
     let acceptor = async {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        hear(&mut stream).await
+        let (stream, _) = listener.accept().await.unwrap();
+        hear(&mut Channel::plain(stream)).await
     };
     let (told, heard) = tokio::join!(dialler, acceptor);
     assert!(heard.is_err());

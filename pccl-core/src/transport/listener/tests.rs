@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
 use super::*;
 use crate::ids::{RunId, Token};
@@ -23,7 +23,7 @@ fn member(peer_timeout: Duration, knows: &[u64]) -> Member {
             .iter()
             .map(|n| (MemberId(*n), Token(u128::from(*n))))
             .collect(),
-        readers: BTreeMap::new(),
+        ..Admission::default()
     };
     let (table, watching) = watch::channel(admission);
     let (sender, accepted) = mpsc::channel(64);
@@ -45,11 +45,13 @@ async fn call(member: &Member, from: u64, purpose: Purpose) -> Result<Dialled, D
             name: String::new(),
             addresses: vec![member.address],
             token: Token(1),
+            key: None,
         },
         run: RUN,
         own: MemberId(from),
         token: Token(u128::from(from)),
         purpose,
+        party: None,
     };
     let limit = Instant::now() + Duration::from_secs(10);
     dial(&request, limit, &Timing::default()).await
@@ -65,13 +67,12 @@ async fn a_known_member_gets_a_lane() {
     let mut dialled = call(&member, 2, LANE).await.unwrap();
     let mut accepted = member.accepted.recv().await.unwrap();
     assert_eq!(accepted.hello.from, MemberId(2));
-    assert_eq!(accepted.remote, dialled.stream.local_addr().unwrap());
-    dialled.stream.write_all(b"there").await.unwrap();
-    accepted.stream.write_all(b"back").await.unwrap();
-    drop(dialled.stream.shutdown().await);
-    let mut got = String::new();
-    accepted.stream.read_to_string(&mut got).await.unwrap();
-    assert_eq!(got, "there");
+    dialled.channel.write_all(b"there").await.unwrap();
+    let mut got = [0; 5];
+    accepted.channel.read_exact(&mut got).await.unwrap();
+    assert_eq!(&got, b"there");
+    let (stream, _) = dialled.channel.into_parts().unwrap();
+    assert_eq!(accepted.remote, stream.local_addr().unwrap());
 }
 
 #[tokio::test]

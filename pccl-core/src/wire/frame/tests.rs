@@ -45,6 +45,7 @@ fn info() -> MemberInfo {
             "[2001:db8::3]:4711".parse().unwrap(),
         ],
         token: Token(0x80),
+        key: None,
     }
 }
 
@@ -304,7 +305,7 @@ fn what_is_no_preamble_is_refused_for_its_reason() {
     assert_eq!(check(b"GET / HTT"), FrameError::Magic(*b"GET "));
     assert_eq!(check(b"PCCL\0\0\x01\0\x01"), FrameError::Range(0, 1));
     assert_eq!(check(b"PCCL\x02\0\x01\0\x01"), FrameError::Range(2, 1));
-    assert_eq!(check(b"PCCL\x01\0\x01\0\x03"), FrameError::Purpose(3));
+    assert_eq!(check(b"PCCL\x01\0\x01\0\x04"), FrameError::Purpose(4));
 }
 
 #[test]

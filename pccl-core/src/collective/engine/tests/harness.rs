@@ -103,6 +103,7 @@ impl Net {
             name: String::new(),
             addresses: Vec::new(),
             token: Token(0),
+            key: None,
         });
         let mut net = Self {
             engines: configs.iter().map(|c| Engine::new(*c, Time(0))).collect(),

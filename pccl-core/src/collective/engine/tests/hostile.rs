@@ -49,6 +49,7 @@ impl Victim {
             name: String::new(),
             addresses: Vec::new(),
             token: Token(0),
+            key: None,
         });
         let bytes = descriptor.bytes().unwrap() as usize;
         let mut buffers = OwnedBuffers::in_place((0..bytes).map(|i| i as u8).collect());

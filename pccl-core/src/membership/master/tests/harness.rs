@@ -163,6 +163,7 @@ impl World {
             conn,
             remote,
             hello,
+            key: None,
         });
         (conn, replies.into_iter().map(|(_, reply)| reply).collect())
     }

@@ -22,6 +22,7 @@ fn admits(own: u64, peers: &[u64]) -> PeerOutput {
         own: Some((RUN, MemberId(own), token(own))),
         peers: peers.iter().map(|id| (MemberId(*id), token(*id))).collect(),
         readers: Vec::new(),
+        keys: Vec::new(),
     }
 }
 
@@ -211,6 +212,7 @@ fn no_admit() -> PeerOutput {
         own: None,
         peers: Vec::new(),
         readers: Vec::new(),
+        keys: Vec::new(),
     }
 }
 

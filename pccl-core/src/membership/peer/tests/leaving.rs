@@ -24,6 +24,7 @@ fn leaving_waits_for_the_goodbye_and_closes_lanes_after_it() {
             own: None,
             peers: Vec::new(),
             readers: Vec::new(),
+            keys: Vec::new(),
         },
         PeerOutput::CloseLane { lane },
         PeerOutput::Group {
@@ -154,6 +155,7 @@ fn eviction_and_the_stop_of_the_master_fail_all_calls_at_once() {
                 own: None,
                 peers: Vec::new(),
                 readers: Vec::new(),
+                keys: Vec::new(),
             },
             finish(second, 2),
             finish(first, 1),

@@ -268,6 +268,7 @@ fn info(id: u64) -> MemberInfo {
         name: format!("peer {id}"),
         addresses: vec![([127, 0, 0, 1], 100).into()],
         token: token(id),
+        key: None,
     }
 }
 

@@ -232,6 +232,7 @@ fn after_the_master_limit_the_peer_has_left_and_all_calls_fail() {
             own: None,
             peers: Vec::new(),
             readers: Vec::new(),
+            keys: Vec::new(),
         },
         PeerOutput::Finish {
             call: op,

@@ -49,6 +49,7 @@ fn admits(readers: &[u64]) -> PeerOutput {
             .iter()
             .map(|id| (MemberId(*id), token(*id)))
             .collect(),
+        keys: Vec::new(),
     }
 }
 

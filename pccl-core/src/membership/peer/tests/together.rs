@@ -242,6 +242,7 @@ impl World {
                     conn,
                     remote,
                     hello,
+                    key: None,
                 };
                 self.queue.push_back(Delivery::Master(input));
             }

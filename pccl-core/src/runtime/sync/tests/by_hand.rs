@@ -21,6 +21,7 @@ impl ByHand {
                 name: String::new(),
                 addresses: vec![address],
                 token: token(id),
+                key: None,
             },
             accepted,
             _stop: stop,
@@ -30,8 +31,8 @@ impl ByHand {
     /// The next connection, with its slot.
     fn accept(&self) -> (Framed, Slot) {
         match self.accepted.recv_timeout(LIMIT).unwrap() {
-            Message::Serve { stream, slot, .. } => {
-                let link = Framed::new(stream, REQUEST_LIMIT, Some(LIMIT), LIMIT);
+            Message::Serve { parts, slot, .. } => {
+                let link = Framed::new(parts, REQUEST_LIMIT, Some(LIMIT), LIMIT);
                 (link.unwrap(), slot)
             }
             _ => panic!("only connections come"),
