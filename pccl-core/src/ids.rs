@@ -120,6 +120,27 @@ impl fmt::Display for PublicKey {
     }
 }
 
+impl std::str::FromStr for PublicKey {
+    type Err = String;
+
+    /// 64 hexadecimal digits, as [`fmt::Display`] gives them.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no key of 64 hexadecimal digits");
+        let mut key = Self::default();
+        if text.len() != 2 * key.0.len() {
+            return Err(wrong());
+        }
+        for (at, byte) in key.0.iter_mut().enumerate() {
+            let digits = text.get(2 * at..2 * at + 2).ok_or_else(wrong)?;
+            // Digits only: the standard library would take a sign, too.
+            let digits = Some(digits).filter(|d| d.bytes().all(|c| c.is_ascii_hexdigit()));
+            let parsed = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            *byte = parsed.ok_or_else(wrong)?;
+        }
+        Ok(key)
+    }
+}
+
 /// Order of verdicts: only grows, across restarts of the master too.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize,

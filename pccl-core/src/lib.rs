@@ -110,7 +110,8 @@ pub mod wire;
 
 pub use api::{
     AsyncReduce, BatchDone, BatchStop, Begin, CallHandle, CallOptions, Communicator, Divergence,
-    Element, Master, Member, OpHandle, ReduceInfo, ReduceRequest, SyncInfo, master_status,
+    Element, Master, Member, OpHandle, ReduceInfo, ReduceRequest, SyncInfo, administer,
+    master_status,
 };
 pub use runtime::events::EventStream;
 pub use runtime::sync::SyncProgress;

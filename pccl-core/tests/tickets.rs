@@ -13,9 +13,10 @@ use pccl_core::error::{ConnectPhase, Error};
 use pccl_core::ids::Tag;
 use pccl_core::testing::{Relay, Rules};
 use pccl_core::types::{DataType, ReduceOp, SyncStrategy};
+use pccl_core::wire::control::{AdminRequest, Invite};
 use pccl_core::wire::reason::RefuseReason;
 use pccl_core::wire::ticket::{Secret, Ticket};
-use pccl_core::{Communicator, Master, SharedState, master_status};
+use pccl_core::{Communicator, Master, SharedState, administer, master_status};
 use support::state::add_with;
 use support::{PEER_TIMEOUT, each, is_aborted, peer, within_limit};
 
@@ -173,6 +174,189 @@ fn who_has_no_ticket_or_a_wrong_one_stays_outside_and_learns_why() {
                 .iter()
                 .all(|s| *s == Ok(sum_of(2, 10)))
         );
+    });
+}
+
+/// A master with a file, and what asks it as its operator.
+struct Run {
+    master: Master,
+    ticket: String,
+    folder: std::path::PathBuf,
+}
+
+impl Run {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("pccl-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (master, ticket) = master_with(TicketConfig {
+            identity: Some(folder.join("master")),
+            addresses: Vec::new(),
+        });
+        Self {
+            master,
+            ticket,
+            folder,
+        }
+    }
+
+    fn ask(&self, request: AdminRequest) -> Result<String, Error> {
+        let address = self.master.local_addr().to_string();
+        administer(&self.folder.join("master"), &address, request)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn refused_for(error: &Error, reason: &RefuseReason) -> bool {
+    matches!(error, Error::Refused { reason: why, .. } if why == reason)
+}
+
+#[test]
+fn tickets_are_taken_back_and_replaced_while_the_run_goes_on() {
+    within_limit(|| {
+        let run = Run::new("replaced");
+        let relay = Relay::start(run.master.local_addr()).unwrap();
+        let behind = changed(&run.ticket, |t| {
+            t.addresses = vec![relay.address().to_string()]
+        });
+        let mut members = members(&run.ticket, 1);
+        add_with(&mut members, &behind, PeerConfig::default());
+        let second = run.ask(AdminRequest::Invite(Invite::default())).unwrap();
+        let invitation = Ticket::parse(&run.ticket).unwrap().invitation;
+        run.ask(AdminRequest::Revoke { invitation }).unwrap();
+        assert!(run.ask(AdminRequest::Revoke { invitation }).is_err());
+        assert!(refused_for(&refusal(&run.ticket), &RefuseReason::Ticket));
+        // Who is in stays, also if its connection breaks.
+        let events = members[1].events();
+        relay.reset();
+        let back = std::iter::from_fn(|| events.next_within(Duration::from_secs(20)))
+            .any(|event| matches!(event, pccl_core::event::Event::Attached { .. }));
+        assert!(back);
+        add_with(&mut members, &second, PeerConfig::default());
+        assert!(
+            sums(&members, 100, 0)
+                .iter()
+                .all(|s| *s == Ok(sum_of(3, 100)))
+        );
+        assert_eq!(run.master.ticket(), Some(second));
+    });
+}
+
+#[test]
+fn invitations_for_one_or_for_some_let_in_no_more() {
+    within_limit(|| {
+        let run = Run::new("some");
+        let mut members = members(&run.ticket, 1);
+        let once = Invite {
+            uses: Some(1),
+            ..Invite::default()
+        };
+        let once = run.ask(AdminRequest::Invite(once)).unwrap();
+        add_with(&mut members, &once, PeerConfig::default());
+        assert!(refused_for(&refusal(&once), &RefuseReason::Ticket));
+        let config = PeerConfig {
+            identity: Some(run.folder.join("own")),
+            ..PeerConfig::default()
+        };
+        let own = Communicator::new(&once, config.clone()).unwrap();
+        let personal = Invite {
+            key: own.public_key(),
+            ..Invite::default()
+        };
+        let personal = run.ask(AdminRequest::Invite(personal)).unwrap();
+        assert!(refused_for(&refusal(&personal), &RefuseReason::Ticket));
+        add_with(&mut members, &personal, config);
+        let past = Invite {
+            seconds: Some(0),
+            ..Invite::default()
+        };
+        let past = run.ask(AdminRequest::Invite(past)).unwrap();
+        assert!(refused_for(&refusal(&past), &RefuseReason::Ticket));
+        assert!(
+            sums(&members, 100, 0)
+                .iter()
+                .all(|s| *s == Ok(sum_of(3, 100)))
+        );
+        let list = run.ask(AdminRequest::List).unwrap();
+        assert!(
+            list.contains("uses 1") && list.contains("(secret)"),
+            "{list}"
+        );
+    });
+}
+
+#[test]
+fn who_is_banned_has_to_go_and_stays_out_also_after_a_restart() {
+    within_limit(|| {
+        let run = Run::new("banned");
+        let mut all = members(&run.ticket, 2);
+        let config = PeerConfig {
+            identity: Some(run.folder.join("peer")),
+            ..PeerConfig::default()
+        };
+        add_with(&mut all, &run.ticket, config.clone());
+        let gone = all.remove(2);
+        let key = gone.public_key().unwrap();
+        let whom = key.to_string()[..16].to_owned();
+        assert!(run.master.status().unwrap().contains(&whom));
+        let seconds = None;
+        run.ask(AdminRequest::Ban {
+            whom: whom.clone(),
+            seconds,
+        })
+        .unwrap();
+        let begin = std::time::Instant::now();
+        while sums(&all, 100, 0).iter().any(Result::is_err) {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+        let back = gone.update_topology().unwrap_err();
+        assert!(refused_for(&back, &RefuseReason::Banned), "{back}");
+        drop((gone, all));
+        let kept = TicketConfig {
+            identity: Some(run.folder.join("master")),
+            addresses: Vec::new(),
+        };
+        let (second, ticket) = master_with(kept);
+        let again = Communicator::new(&ticket, config).unwrap();
+        let still = again.connect(PATIENCE).unwrap_err();
+        assert!(refused_for(&still, &RefuseReason::Banned), "{still}");
+        let address = second.local_addr().to_string();
+        let unban = AdminRequest::Unban { whom };
+        administer(&run.folder.join("master"), &address, unban).unwrap();
+        again.connect(PATIENCE).unwrap();
+        // From an address, nobody comes as far as saying a word.
+        let whom = "127.0.0.0/8".to_owned();
+        run.ask(AdminRequest::Ban { whom, seconds }).unwrap();
+        assert!(peer(&run.ticket).connect(PATIENCE).is_err());
+    });
+}
+
+#[test]
+fn only_who_has_the_masters_file_is_its_operator() {
+    within_limit(|| {
+        let run = Run::new("operator");
+        let address = run.master.local_addr().to_string();
+        // A key pair of its own, as every peer has one.
+        let config = PeerConfig {
+            identity: Some(run.folder.join("peer")),
+            ..PeerConfig::default()
+        };
+        let peer = Communicator::new(&run.ticket, config).unwrap();
+        let other = run.folder.join("peer");
+        assert!(administer(&other, &address, AdminRequest::List).is_err());
+        // Only keys on the list, once there is one.
+        let key = peer.public_key().unwrap();
+        let allowed = true;
+        run.ask(AdminRequest::Allow { key, allowed }).unwrap();
+        assert!(refused_for(&refusal(&run.ticket), &RefuseReason::Ticket));
+        peer.connect(PATIENCE).unwrap();
+        let (off, _) = support::master();
+        let plain = off.local_addr().to_string();
+        assert!(administer(&run.folder.join("master"), &plain, AdminRequest::List).is_err());
     });
 }
 

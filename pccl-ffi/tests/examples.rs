@@ -11,9 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use pccl_core::config::PeerConfig;
+use pccl_core::config::{MasterConfig, PeerConfig, Security, TicketConfig};
 use pccl_core::types::{DataType, SyncStrategy};
-use pccl_core::{Communicator, SharedState};
+use pccl_core::{Communicator, Master, SharedState};
 use support::{example_source, is_there, own_library, posix, program};
 
 /// A program whose lines are read as they come; killed when dropped.
@@ -182,6 +182,32 @@ fn net_a_worker_that_is_left_alone_before_the_average_goes_on_with_the_next_one(
     }
     master.terminate();
     master.finish();
+}
+
+/// Programs that know nothing of tickets: what the environment says wins over their address.
+#[test]
+fn net_workers_join_with_the_ticket_of_their_environment() {
+    if !posix() {
+        return;
+    }
+    let config = MasterConfig {
+        security: Security::Ticket(TicketConfig::default()),
+        ..MasterConfig::default()
+    };
+    let master = Master::start("127.0.0.1:0", config).unwrap();
+    let ticket = master.ticket().unwrap();
+    let worker = program(&example_source("worker.c"), &[]);
+    let nowhere = "127.0.0.1:1";
+    let variable = format!("PCCL_TICKET={ticket}");
+    let start = |seed| Program::start(&worker, &["env", &variable], &[nowhere, "20", seed]);
+    let mut first = start("1");
+    let second = start("2");
+    first.wait_for("of 2 workers");
+    for worker in [first, second] {
+        let lines = worker.finish();
+        assert_eq!(steps(&lines).last().map(|(step, _)| *step), Some(20));
+        assert!(!lines.iter().any(|line| line.contains(&ticket[..20])));
+    }
 }
 
 /// A master and a worker under valgrind, another worker with sanitizers compiled in, all with the

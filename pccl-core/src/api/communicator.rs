@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::options::{CallOptions, Member};
 use crate::config::PeerConfig;
 use crate::error::{Error, Result};
-use crate::ids::{CallId, MemberId};
+use crate::ids::{CallId, MemberId, PublicKey};
 use crate::membership::peer::Request;
 use crate::runtime::calls::{Reply, Signal, Ticket};
 use crate::runtime::control::{ControlThread, Work};
@@ -133,6 +133,12 @@ impl Communicator {
     /// Own number in the run; none while this peer is no member.
     pub fn member_id(&self) -> Option<MemberId> {
         self.control.snapshot().own
+    }
+
+    /// Own public key, by which the master and the members know this peer in a run with tickets; none
+    /// without a ticket.
+    pub fn public_key(&self) -> Option<PublicKey> {
+        self.control.public_key()
     }
 
     /// Members of the own group in the order of the ring, as last heard of; empty while this peer

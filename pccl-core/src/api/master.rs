@@ -1,12 +1,13 @@
 //! The master of a run.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use crate::config::MasterConfig;
 use crate::error::{Error, Result};
 use crate::ids::MemberId;
 use crate::runtime::master::MasterThread;
-use crate::wire::ticket::Ticket;
+use crate::wire::control::AdminRequest;
 
 /// A running master: it keeps the members of a run in agreement, and moves none of their data.
 ///
@@ -31,7 +32,7 @@ impl Master {
     /// The ticket with which peers join, secret included; none if security is off. Whoever has it can
     /// join.
     pub fn ticket(&self) -> Option<String> {
-        self.thread.ticket().map(Ticket::reveal)
+        self.thread.ticket().map(|ticket| ticket.reveal())
     }
 
     /// Status of the run as JSON text. An error once the master has ended.
@@ -72,4 +73,10 @@ impl std::fmt::Debug for Master {
 /// Asks the master at `address`, which may be a ticket, for the status of its run, as JSON text.
 pub fn master_status(address: &str) -> Result<String> {
     crate::runtime::dial::ask_status(address)
+}
+
+/// Asks the master at `address` to do something for its operator, whom it knows by the file of its key
+/// pair. The answer is for people; that to [`AdminRequest::Invite`] is a ticket.
+pub fn administer(identity: &Path, address: &str, request: AdminRequest) -> Result<String> {
+    crate::runtime::dial::ask_operator(identity, address, request)
 }

@@ -13,7 +13,7 @@ mod sync;
 pub use communicator::{Begin, CallHandle, Communicator};
 pub use element::Element;
 pub use handle::{AsyncReduce, OpHandle};
-pub use master::{Master, master_status};
+pub use master::{Master, administer, master_status};
 pub use options::{CallOptions, Member, ReduceInfo};
 pub use retry::{BatchDone, BatchStop, ReduceRequest};
 pub use sync::{Divergence, SyncInfo};

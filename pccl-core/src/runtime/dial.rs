@@ -1,6 +1,7 @@
 //! Dials a master.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -10,11 +11,11 @@ use tokio::task::JoinSet;
 use super::framed::MessageReader;
 use super::target::Target;
 use crate::config::Timing;
-use crate::error::{ConnectPhase, Error, Result};
+use crate::error::{ConnectPhase, Error, Result, UsageError};
 use crate::threads;
 use crate::transport::secure::{self, Identity, Writing};
 use crate::transport::sockopt::{self, Role};
-use crate::wire::control::{ControlHello, ControlReply, TicketProof};
+use crate::wire::control::{AdminRequest, ControlHello, ControlReply, TicketProof};
 use crate::wire::frame::{self, Party, Preamble};
 use crate::wire::reason::RefuseReason;
 
@@ -43,14 +44,8 @@ pub(super) async fn dial(master: &Target, hello: &ControlHello, timing: &Timing)
 
 /// Asks a master, at an address or with a ticket, for the status of its run, from a thread without an event loop.
 pub(crate) fn ask_status(master: &str) -> Result<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Error::Internal(format!("the system refused an event loop: {e}")))?;
     let target = Target::new(master, Identity::new)?;
-    let opened = runtime.block_on(dial(&target, &ControlHello::Status, &Timing::default()));
-    runtime.shutdown_background();
-    match opened?.reply {
+    match ask(&target, &ControlHello::Status)? {
         ControlReply::Status(status) => Ok(status),
         ControlReply::Refused(reason) => Err(Error::Refused {
             address: target.shown().into(),
@@ -62,6 +57,44 @@ pub(crate) fn ask_status(master: &str) -> Result<String> {
             cause: format!("it answered with {other:?}"),
         }),
     }
+}
+
+/// Asks a master to do something, as its operator.
+pub(crate) fn ask_operator(identity: &Path, master: &str, request: AdminRequest) -> Result<String> {
+    let unusable = |e: std::io::Error| {
+        let why = format!("cannot use {}: {e}", identity.display());
+        let name = "identity";
+        Error::Usage(UsageError::Argument { name, why })
+    };
+    let text = std::fs::read_to_string(identity).map_err(unusable)?;
+    let own = Identity::from_text(text.lines().next().unwrap_or_default().trim());
+    let target = Target::operator(master, own.map_err(unusable)?)?;
+    match ask(&target, &ControlHello::Admin(request))? {
+        ControlReply::Admin(Ok(said)) => Ok(said),
+        ControlReply::Admin(Err(why)) => {
+            let name = "request";
+            Err(UsageError::Argument { name, why }.into())
+        }
+        ControlReply::Refused(reason) => Err(Error::Refused {
+            address: target.shown().into(),
+            reason,
+        }),
+        other => Err(Error::Unreachable {
+            address: target.shown().into(),
+            phase: ConnectPhase::Handshake,
+            cause: format!("it answered with {other:?}"),
+        }),
+    }
+}
+
+fn ask(target: &Target, hello: &ControlHello) -> Result<ControlReply> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::Internal(format!("the system refused an event loop: {e}")))?;
+    let opened = runtime.block_on(dial(target, hello, &Timing::default()));
+    runtime.shutdown_background();
+    opened.map(|opened| opened.reply)
 }
 
 /// Addresses that a name stands for, looked up anew each time: a master that moves keeps its name.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, Result, UsageError};
 use crate::runtime::dial;
 use crate::transport::secure::{Identity, Party};
-use crate::wire::ticket::Ticket;
+use crate::wire::ticket::{Secret, Ticket};
 
 /// A master: its addresses, and in a run with tickets how to recognise it and to be let in.
 #[derive(Clone)]
@@ -60,6 +60,18 @@ impl Target {
         })
     }
 
+    /// The master whose own key pair this is.
+    pub(crate) fn operator(master: &str, identity: Identity) -> Result<Self> {
+        let ticket = Ticket {
+            addresses: vec![master.to_owned()],
+            key: identity.key(),
+            // The key is proof enough.
+            invitation: 0,
+            secret: Secret([0; 16]),
+        };
+        Self::new(&ticket.reveal(), || Ok(identity))
+    }
+
     /// For people.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
@@ -107,7 +119,6 @@ impl fmt::Debug for Target {
 mod tests {
     use super::*;
     use crate::ids::PublicKey;
-    use crate::wire::ticket::Secret;
 
     #[test]
     fn a_ticket_is_taken_wherever_an_address_is_and_never_shown() {

@@ -243,7 +243,7 @@ impl PeerNode {
             ControlReply::Attached { incarnation, .. } => {
                 Some((self.control.as_ref()?.run?, *incarnation))
             }
-            ControlReply::Refused(_) | ControlReply::Status(_) => None,
+            ControlReply::Refused(_) | ControlReply::Status(_) | ControlReply::Admin(_) => None,
         }
     }
 }

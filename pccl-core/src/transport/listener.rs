@@ -223,7 +223,10 @@ async fn shake(
         }
     };
     greeted.store(true, Ordering::Relaxed);
-    sockopt::fit(channel.stream(), Duration::from_micros(hello.round_trip.into()));
+    sockopt::fit(
+        channel.stream(),
+        Duration::from_micros(hello.round_trip.into()),
+    );
     let slots = match hello.purpose {
         Purpose::Lane { .. } => &gate.lanes,
         Purpose::State => &gate.readers,

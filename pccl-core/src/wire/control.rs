@@ -383,6 +383,52 @@ pub struct TicketProof {
     pub proof: [u8; 32],
 }
 
+/// What an operator wants of a master that gives tickets. Only who shows the master's own key, as who
+/// has its file can, is listened to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AdminRequest {
+    /// Invitations, bans and allowed keys, without secrets.
+    List,
+    /// A new invitation; the answer is its ticket.
+    Invite(Invite),
+    /// Takes an invitation back. Who has joined with it stays.
+    Revoke {
+        /// Its number.
+        invitation: u32,
+    },
+    /// Puts out who is in, and lets nobody in, with these keys or from these addresses.
+    Ban {
+        /// A key, the first eight characters of one or more, an address, or a network
+        /// (`address/bits`).
+        whom: String,
+        /// For how long; for good without.
+        seconds: Option<u64>,
+    },
+    /// Lifts a ban.
+    Unban {
+        /// As it was banned.
+        whom: String,
+    },
+    /// While any keys are allowed, others are not let in, whatever ticket they show.
+    Allow {
+        /// Which key.
+        key: PublicKey,
+        /// Whether to put it on the list, or take it off.
+        allowed: bool,
+    },
+}
+
+/// What an invitation is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Invite {
+    /// For so many different keys; any number without.
+    pub uses: Option<u32>,
+    /// For how long; for good without.
+    pub seconds: Option<u64>,
+    /// For this key alone.
+    pub key: Option<PublicKey>,
+}
+
 /// First words of a peer to the master.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ControlHello {
@@ -401,6 +447,8 @@ pub enum ControlHello {
     },
     /// Asks for the status of the run (JSON text), and is closed after the answer.
     Status,
+    /// An operator's wish; closed after the answer.
+    Admin(AdminRequest),
 }
 
 /// Who wants to join.
@@ -454,6 +502,8 @@ pub enum ControlReply {
     },
     /// Status of the run as JSON text.
     Status(String),
+    /// What became of an operator's wish: for people.
+    Admin(Result<String, String>),
 }
 
 /// A loss as the log and the events tell it.

@@ -374,6 +374,8 @@ pub enum RefuseReason {
     /// It takes only those that show a valid ticket of its run, and this one showed none, or one that
     /// is not valid any more.
     Ticket,
+    /// An operator has banned its key or its address.
+    Banned,
     /// The first frame was none that opens a connection.
     Malformed {
         /// What is wrong with it.
@@ -403,6 +405,7 @@ impl fmt::Display for RefuseReason {
             Self::Ticket => f.write_str(
                 "it takes only those that show a valid ticket of its run; ask for a (new) one",
             ),
+            Self::Banned => f.write_str("an operator has banned it"),
             Self::Malformed { what } => write!(f, "malformed first frame: {what}"),
         }
     }

@@ -1,5 +1,6 @@
 //! Runs the master of a run, or asks a running one for its status.
 
+mod operator;
 mod signals;
 
 use std::path::PathBuf;
@@ -10,6 +11,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pccl_core::config::{MasterConfig, Security, TicketConfig, Timing};
 use pccl_core::types::DigestKind;
 use pccl_core::{Master, master_status};
+
+use self::operator::Operation;
 
 /// Master of a PCCL run: keeps the peers in agreement, and moves none of their data.
 #[derive(Parser)]
@@ -28,6 +31,8 @@ enum Command {
         /// Address of its master, as HOST:PORT, or a ticket.
         address: String,
     },
+    #[command(flatten)]
+    Operator(Operation),
 }
 
 #[derive(Args)]
@@ -80,6 +85,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
         Some(Command::Status { address }) => status(&address),
+        Some(Command::Operator(operation)) => operation.run(),
         None => serve(&cli.serve),
     };
     match done {

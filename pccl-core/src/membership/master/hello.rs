@@ -42,6 +42,11 @@ impl Master {
                 let status = serde_json::to_string(&self.status()).unwrap_or_default();
                 self.reply_and_close(conn, ControlReply::Status(status));
             }
+            // Its door answers before that, where there is one.
+            ControlHello::Admin(_) => {
+                let what = "this run has no tickets to administer".to_owned();
+                self.reply_and_close(conn, ControlReply::Admin(Err(what)));
+            }
         }
     }
 

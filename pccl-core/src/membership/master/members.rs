@@ -97,6 +97,11 @@ impl Node {
         }
     }
 
+    /// Where its control connection comes from.
+    pub(super) fn seen_at(&self) -> IpAddr {
+        self.seen.ip()
+    }
+
     /// Where its control connection comes from now. Returns whether that is another address.
     pub(super) fn moved_to(&mut self, ip: IpAddr) -> bool {
         let moved = self.seen.ip() != ip;

@@ -22,6 +22,7 @@ mod uses;
 mod votes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use edges::Edges;
 use groups::{Group, World};
@@ -150,6 +151,12 @@ impl Master {
     /// Whether a member, or a newcomer, has this key.
     pub fn knows(&self, key: PublicKey) -> bool {
         self.nodes.values().any(|node| node.key == Some(key))
+    }
+
+    /// Members and newcomers, with the address that each was last seen at and its key.
+    pub fn who(&self) -> impl Iterator<Item = (MemberId, IpAddr, Option<PublicKey>)> {
+        let who = self.nodes.iter();
+        who.map(|(id, node)| (*id, node.seen_at(), node.key))
     }
 
     /// The next thing to do, in order.

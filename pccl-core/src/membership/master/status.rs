@@ -59,6 +59,8 @@ pub struct MemberStatus {
     pub id: MemberId,
     /// Its name and where it was seen.
     pub name: String,
+    /// Its key; none in a run without tickets.
+    pub key: Option<String>,
     /// Whether it has a connection to the master.
     pub connected: bool,
     /// Milliseconds since its last sign of life.
@@ -111,6 +113,7 @@ impl Master {
         Some(MemberStatus {
             id,
             name: node.label(),
+            key: node.key.map(|key| key.to_string()),
             connected: node.conn.is_some(),
             silent_ms: u64::try_from(silent).unwrap_or(u64::MAX),
             voted: self.votes.cast.contains_key(&id),

@@ -298,7 +298,8 @@ impl Peer {
             },
             ControlReply::Registered { .. }
             | ControlReply::Attached { .. }
-            | ControlReply::Status(_) => {
+            | ControlReply::Status(_)
+            | ControlReply::Admin(_) => {
                 self.outputs.push_back(PeerOutput::CloseMaster);
                 self.dial_failed(
                     self.bad_handshake("an answer to another question".into()),

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::driver::{self, Command, Work};
 use crate::config::PeerConfig;
 use crate::error::{Error, Result, UsageError};
-use crate::ids::{CallId, MemberId};
+use crate::ids::{CallId, MemberId, PublicKey};
 use crate::membership::peer::{PeerInput, Request};
 use crate::runtime::calls::{self, Signal, Ticket, lock};
 use crate::runtime::events::Subscribers;
@@ -54,6 +54,7 @@ pub(crate) struct Controls {
 pub(crate) struct ControlThread {
     controls: Controls,
     shared: Arc<Shared>,
+    public_key: Option<PublicKey>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -64,6 +65,7 @@ impl ControlThread {
             Some(path) => Identity::kept(path),
             None => Identity::new(),
         })?;
+        let public_key = master.party().map(|party| party.key());
         let (commands, inbox) = mpsc::unbounded_channel();
         let shared = Arc::<Shared>::default();
         let thread = threads::named("pccl-control")
@@ -79,6 +81,7 @@ impl ControlThread {
                 closing: Arc::default(),
             },
             shared,
+            public_key,
             thread: Some(thread),
         })
     }
@@ -86,6 +89,11 @@ impl ControlThread {
     /// To hand to call handles, which may outlive the communicator.
     pub(crate) fn controls(&self) -> &Controls {
         &self.controls
+    }
+
+    /// Own key, in a run with tickets.
+    pub(crate) fn public_key(&self) -> Option<PublicKey> {
+        self.public_key
     }
 
     /// State of the membership.

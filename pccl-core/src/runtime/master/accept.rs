@@ -47,6 +47,15 @@ pub(super) async fn accept(
             Ok((stream, remote)) => {
                 trap::pass(Trap::Accept);
                 backoff.reset();
+                // The same address by whichever family it came.
+                let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+                if door
+                    .as_ref()
+                    .is_some_and(|door| door.bars(remote.ip(), None))
+                {
+                    tracing::debug!(%remote, "turned away: banned");
+                    continue;
+                }
                 let Some(permit) = half_open.admit(remote.ip()) else {
                     tracing::debug!(%remote, "turned away: too many connections are in their handshake");
                     continue;
@@ -133,16 +142,28 @@ impl Entrance<'_> {
         if preamble.party != Party::Control {
             return Err("it looks for a member here".into());
         }
+        let mut guest = Guest::default();
         if let (Some(door), Some(met)) = (self.door, met) {
-            if !self.passes(door, met, &mut reader).await? {
-                refuse(&mut writer, RefuseReason::Ticket).await;
+            let proof: TicketProof = reader.message().await?;
+            let passed = self.passes(door, met, &proof, remote).await;
+            let refusal = match passed {
+                Ok(passed) => {
+                    guest = passed;
+                    None
+                }
+                Err(refusal) => Some(refusal),
+            };
+            if let Some(refusal) = refusal {
+                refuse(&mut writer, refusal).await;
                 // A socket closed with unread input would tell the other end to drop the answer.
                 let _ = tokio::time::timeout(LINGER, reader.discard()).await;
-                return Err(format!("{:?} shows no valid ticket", met.key));
+                return Err(format!("{:?} shows no valid ticket, or is banned", met.key));
             }
             reader.set_limit(frame::CONTROL_HELLO_LIMIT);
         }
-        match reader.first_message(self.places).await {
+        let hello = reader.first_message(self.places).await;
+        let hello = hello.and_then(|hello| self.allows(&guest, met, hello));
+        match hello {
             Ok(hello) => {
                 reader.set_limit(frame::FRAME_LIMIT);
                 Ok(Greeted {
@@ -161,21 +182,67 @@ impl Entrance<'_> {
     }
 
     /// Whether somebody shows a valid ticket, or has been let in before and is still a member: that
-    /// may come back whatever has become of its ticket.
+    /// may come back whatever has become of its ticket. Or is the operator.
     async fn passes(
         &self,
         door: &Door,
         met: Met,
-        reader: &mut MessageReader,
-    ) -> Result<bool, String> {
-        let proof: TicketProof = reader.message().await?;
-        if door.admits(&met, &proof) {
-            return Ok(true);
+        proof: &TicketProof,
+        remote: SocketAddr,
+    ) -> Result<Guest, RefuseReason> {
+        if door.is_operator(&met) {
+            return Ok(Guest {
+                invitation: None,
+                operator: true,
+            });
+        }
+        if door.bars(remote.ip(), Some(met.key)) {
+            return Err(RefuseReason::Banned);
+        }
+        if door.admits(&met, proof) {
+            return Ok(Guest {
+                invitation: Some(proof.invitation),
+                operator: false,
+            });
         }
         let (answer, known) = oneshot::channel();
         let asked = self.inbound.send(Inbound::Known(met.key, answer)).await;
-        Ok(asked.is_ok() && known.await.unwrap_or(false))
+        match asked.is_ok() && known.await.unwrap_or(false) {
+            true => Ok(Guest::default()),
+            false => Err(RefuseReason::Ticket),
+        }
     }
+
+    /// Whether somebody who has got past the door may say this.
+    fn allows(
+        &self,
+        guest: &Guest,
+        met: Option<Met>,
+        hello: ControlHello,
+    ) -> Result<ControlHello, String> {
+        let (Some(door), Some(met)) = (self.door, met) else {
+            return Ok(hello);
+        };
+        let may = match &hello {
+            ControlHello::Register(_) => {
+                let enter = |invitation| door.enter(invitation, met.key);
+                guest.invitation.is_some_and(enter)
+            }
+            ControlHello::Admin(_) => guest.operator,
+            ControlHello::Status => guest.operator || guest.invitation.is_some(),
+            ControlHello::Attach { .. } => true,
+        };
+        may.then_some(hello)
+            .ok_or_else(|| "that takes another ticket, or the file of the master".into())
+    }
+}
+
+/// Somebody who has got past the door.
+#[derive(Default)]
+struct Guest {
+    /// Which it has shown a valid ticket of.
+    invitation: Option<u32>,
+    operator: bool,
 }
 
 async fn refuse(writer: &mut Writing, reason: RefuseReason) {

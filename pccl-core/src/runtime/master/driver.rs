@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::accept::{self, Greeted};
-use super::door::Door;
+use super::door::{Done, Door};
 use crate::config::Timing;
 use crate::ids::{ConnId, MemberId, PublicKey, Time};
 use crate::membership::master::{Master, MasterInput, MasterOutput};
@@ -18,7 +18,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::framed::{MessageReader, Outbox};
 use crate::runtime::{log, tasks};
 use crate::trap::{self, Trap};
-use crate::wire::control::Up;
+use crate::wire::control::{AdminRequest, ControlHello, ControlReply, Up};
 
 /// What the owner of a master asks for.
 pub(super) enum Command {
@@ -59,6 +59,7 @@ struct Driver {
     master: Master,
     clock: Clock,
     timing: Timing,
+    door: Option<Arc<Door>>,
     connections: BTreeMap<ConnId, Connection>,
     last_conn: u64,
     inbound: mpsc::Sender<Inbound>,
@@ -92,13 +93,14 @@ pub(super) fn run(
         let (inbound, inbox) = mpsc::channel(INBOX);
         let (broken, broken_inbox) = mpsc::unbounded_channel();
         tasks::spawn(
-            accept::accept(listener, timing, door, inbound.clone()),
+            accept::accept(listener, timing, door.clone(), inbound.clone()),
             tell(&broken, Broken::Accept),
         );
         let driver = Driver {
             master: new(clock.now()),
             clock,
             timing,
+            door,
             connections: BTreeMap::new(),
             last_conn: 0,
             inbound,
@@ -211,12 +213,30 @@ impl Driver {
             ),
         };
         self.connections.insert(conn, connection);
+        if let (ControlHello::Admin(request), Some(door)) = (&hello, self.door.clone()) {
+            return self.administer(conn, &door, request);
+        }
         self.input(MasterInput::Hello {
             conn,
             remote,
             hello,
             key,
         });
+    }
+
+    /// Does what the operator wants.
+    fn administer(&mut self, conn: ConnId, door: &Door, request: &AdminRequest) {
+        let Done { said, bans } = door.administer(request);
+        if bans {
+            let barred = |(id, address, key)| door.bars(address, key).then_some(id);
+            let barred: Vec<MemberId> = self.master.who().filter_map(barred).collect();
+            for member in barred {
+                self.input(MasterInput::Evict { member });
+            }
+        }
+        // One that does not take the answer is closed like one that does.
+        let _ = self.push(conn, &ControlReply::Admin(said));
+        self.close(conn);
     }
 
     fn closed(&mut self, conn: ConnId, cause: String) {

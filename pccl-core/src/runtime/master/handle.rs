@@ -23,7 +23,7 @@ use crate::wire::ticket::Ticket;
 pub(crate) struct MasterThread {
     commands: mpsc::UnboundedSender<Command>,
     local_addr: SocketAddr,
-    ticket: Option<Ticket>,
+    door: Option<Arc<Door>>,
     why: Arc<Mutex<Option<String>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,11 +39,10 @@ impl MasterThread {
         let local_addr = listener
             .local_addr()
             .map_err(|e| Error::Internal(format!("address of the listening socket: {e}")))?;
-        let (door, ticket) = match &config.security {
+        let door = match &config.security {
             Security::Ticket(tickets) => {
-                let door = Door::open(tickets)?;
-                let ticket = door.ticket(ticket_addresses(&tickets.addresses, local_addr));
-                (Some(Arc::new(door)), Some(ticket))
+                let addresses = ticket_addresses(&tickets.addresses, local_addr);
+                Some(Arc::new(Door::open(tickets, addresses)?))
             }
             Security::Off => {
                 if !local_addr.ip().is_loopback() {
@@ -54,7 +53,7 @@ impl MasterThread {
                          (--security ticket)"
                     );
                 }
-                (None, None)
+                None
             }
         };
         let run = RunId(randomness::u128()?);
@@ -64,10 +63,10 @@ impl MasterThread {
         let timing = config.timing;
         let thread = threads::named("pccl-master")
             .and_then(|thread| {
-                let why = why.clone();
+                let (why, guarded) = (why.clone(), door.clone());
                 thread.spawn(move || {
                     let new = |now| Master::new(config, run, Incarnation(1), seed, now);
-                    let ended = driver::run(listener, timing, door, new, inbox);
+                    let ended = driver::run(listener, timing, guarded, new, inbox);
                     *lock(&why) = Some(ended);
                 })
             })
@@ -75,7 +74,7 @@ impl MasterThread {
         Ok(Self {
             commands,
             local_addr,
-            ticket,
+            door,
             why,
             thread: Some(thread),
         })
@@ -86,9 +85,10 @@ impl MasterThread {
         self.local_addr
     }
 
-    /// All that a peer needs to join; none in a run without tickets.
-    pub(crate) fn ticket(&self) -> Option<&Ticket> {
-        self.ticket.as_ref()
+    /// All that a peer needs to join; none in a run without tickets, or in one whose open invitations
+    /// have all been taken back.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        self.door.as_ref()?.ticket()
     }
 
     /// Status of the run as JSON; none if the master has ended.

@@ -1,6 +1,7 @@
 //! Runs the master machine: sockets, clock, thread.
 
 mod accept;
+mod book;
 mod door;
 mod driver;
 mod handle;
