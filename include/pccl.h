@@ -429,7 +429,7 @@ PCCL_EXPORT pcclResult_t pcclSetLogCallback(pcclLogCallback_t PCCL_NULLABLE call
 
 typedef struct pcclCommConfig_t {
     size_t struct_size;
-    /* "host:port", "1.2.3.4:port" or "[::1]:port". Required. */
+    /* "host:port", "1.2.3.4:port" or "[::1]:port", or a join ticket. The environment variable PCCL_TICKET wins. */
     const char *master;
     /* What operators shall call this peer. */
     const char *PCCL_NULLABLE name;

@@ -188,7 +188,7 @@ async fn greet(
     let sent = writer.write_all(&words).await;
     sent.map_err(|e| e.to_string())?;
     let mut reader = MessageReader::new(read, frame::FRAME_LIMIT);
-    let answer = reader.preamble().await?;
+    let answer = reader.preamble().await?.map_err(|e| e.to_string())?;
     answer.chosen(frame::VERSIONS).map_err(|e| e.to_string())?;
     let reply = match answer.party {
         Party::Control => reader.message().await?,

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use super::tasks;
 use crate::transport::secure::{Reading, Writing};
 use crate::trap::{self, Trap};
-use crate::wire::frame::{self, Decoder, Preamble};
+use crate::wire::frame::{self, Decoder, FrameError, Preamble};
 
 /// The reading half.
 pub(crate) struct MessageReader {
@@ -39,11 +39,14 @@ impl MessageReader {
         self.decoder.set_limit(limit);
     }
 
-    /// The first bytes of the connection. The error is for people.
-    pub(crate) async fn preamble(&mut self) -> Result<Preamble, String> {
+    /// The first bytes of the connection, if they are a preamble. The outer error, of the socket, is
+    /// for people.
+    pub(crate) async fn preamble(&mut self) -> Result<Result<Preamble, FrameError>, String> {
         loop {
-            if let Some(preamble) = self.decoder.preamble().map_err(|e| e.to_string())? {
-                return Ok(preamble);
+            match self.decoder.preamble() {
+                Ok(Some(preamble)) => return Ok(Ok(preamble)),
+                Ok(None) => {}
+                Err(e) => return Ok(Err(e)),
             }
             self.fill().await?;
         }

@@ -117,10 +117,11 @@ pub(crate) async fn hear(channel: &mut Channel) -> Result<PeerHello, String> {
     let preamble = match Preamble::decode(&bytes) {
         Ok(preamble) => preamble,
         Err(e) => {
-            // Who tries TLS learns from this that there is none here.
-            let _ = channel
-                .write_all(&Preamble::dial(Party::Peer).encode())
-                .await;
+            if e.is_tls() {
+                // It learns from this that there is none here.
+                let answer = Preamble::dial(Party::Peer).encode();
+                let _ = channel.write_all(&answer).await;
+            }
             return Err(e.to_string());
         }
     };

@@ -89,6 +89,14 @@ pub enum FrameError {
     },
 }
 
+impl FrameError {
+    /// Whether the other end began a TLS handshake where there is none.
+    pub fn is_tls(&self) -> bool {
+        // A record of a handshake, of whichever version.
+        matches!(self, Self::Magic([0x16, 3, ..]))
+    }
+}
+
 /// Versions of the wire, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VersionRange {

@@ -59,7 +59,8 @@ class Communicator:
 
     Args:
         address: `host:port` of the master: a name, an IPv4 address, or an IPv6 address in
-            brackets, as in `[::1]:48148`.
+            brackets, as in `[::1]:48148`. Or a join ticket (`pccl1...`), which the master prints
+            if it gives any: then all that is said is encrypted, and only members talk.
         peer_group: peers of one group reduce and synchronise with one another.
         p2p_connection_pool_size: connections per pair of members; 0 chooses automatically.
         name: what operators shall call this peer in logs and errors.

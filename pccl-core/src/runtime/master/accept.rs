@@ -125,14 +125,15 @@ impl Entrance<'_> {
             None => frame::CONTROL_HELLO_LIMIT,
         };
         let mut reader = MessageReader::new(read, limit);
-        let preamble = match reader.preamble().await {
+        let preamble = match reader.preamble().await? {
             Ok(preamble) => preamble,
-            Err(what) => {
-                // Who tries TLS learns from this that there is none here.
-                let _ = writer
-                    .write_all(&Preamble::dial(Party::Control).encode())
-                    .await;
-                return Err(what);
+            Err(e) => {
+                if e.is_tls() {
+                    // It learns from this that there is none here.
+                    let answer = Preamble::dial(Party::Control).encode();
+                    let _ = writer.write_all(&answer).await;
+                }
+                return Err(e.to_string());
             }
         };
         let (answer, version) = preamble.answer(frame::VERSIONS, Party::Control);
