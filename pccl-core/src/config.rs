@@ -158,9 +158,10 @@ pub struct PeerConfig {
     pub listen: Option<SocketAddr>,
     /// Addresses to announce before the one that the master sees.
     pub announce: Vec<SocketAddr>,
-    /// Bytes of one data frame's payload at most; a multiple of 8. Default 256 KiB: large enough
-    /// that a frame's cost is its bytes, small enough that sending, receiving and arithmetic of
-    /// neighbouring frames overlap and fit the cache.
+    /// Bytes of one data frame's payload at most, on an edge of one lane; a multiple of 8. Several
+    /// lanes share a link, and have it in equal parts, down to 64 KiB: then a frame is as long on
+    /// its way however many they are. Default 512 KiB: large enough that a frame's cost is its
+    /// bytes, small enough that what came is still in the cache when it is folded.
     pub segment: u32,
     /// Threads that compute digests of the shared state at most. Default zero: one per core, up to
     /// 16; memory is slower than that.
@@ -181,7 +182,7 @@ impl Default for PeerConfig {
             pool: 0,
             listen: None,
             announce: Vec::new(),
-            segment: 256 * 1024,
+            segment: 512 * 1024,
             digest_threads: 0,
             compress_state: true,
             identity: None,

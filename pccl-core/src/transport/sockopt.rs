@@ -172,7 +172,7 @@ const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
 /// Unanswered keepalives after which a connection is dead: as many as heartbeats.
 const KEEPALIVE_PROBES: u32 = 5;
 
-/// Two segments of the default size: one on its way to the wire, one behind it.
+/// A segment of the default size: what is written while one is on its way to the wire.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_BYTES: u32 = 512 * 1024;
 

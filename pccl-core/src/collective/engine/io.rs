@@ -9,8 +9,8 @@ use crate::wire::reason::RequestCause;
 /// Settings of an engine.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct EngineConfig {
-    /// Bytes of one data frame's payload at most; rounded to a multiple of 8 and kept between 8
-    /// and [`PAYLOAD_LIMIT`](crate::wire::lane::PAYLOAD_LIMIT).
+    /// Bytes of one data frame's payload at most, on an edge of one lane; rounded to a multiple of
+    /// 8 and kept between 8 and [`PAYLOAD_LIMIT`](crate::wire::lane::PAYLOAD_LIMIT).
     pub segment: u32,
     /// Whether lanes protect what they carry (TLS, QUIC), so that frames need no checksum.
     /// (Rule 11)
@@ -23,10 +23,20 @@ pub struct EngineConfig {
     pub scratch: u64,
 }
 
+impl EngineConfig {
+    /// Bytes of one data frame's payload at most, on an edge of so many lanes. They share a link:
+    /// in equal parts, a frame is as long on its way however many they are.
+    pub(super) fn segment_on(&self, lanes: usize) -> u64 {
+        let segment = u64::from(self.segment);
+        let part = segment / (lanes as u64).max(1) / 8 * 8;
+        part.max(LEAST_PART.min(segment))
+    }
+}
+
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
-            segment: 256 * 1024,
+            segment: 512 * 1024,
             protected: false,
             timing: Timing::default(),
             scratch: 32 * 1024 * 1024,
@@ -119,4 +129,24 @@ pub struct EngineGroup {
     pub view: GroupView,
     /// Epoch last shown to the user.
     pub shown: Epoch,
+}
+
+/// A smaller frame is not worth its own call to the system, and its header.
+const LEAST_PART: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_share_a_segment_down_to_a_limit() {
+        let config = |segment| EngineConfig {
+            segment,
+            ..EngineConfig::default()
+        };
+        let found = [0, 1, 2, 3, 8, 64].map(|lanes| config(512 << 10).segment_on(lanes));
+        assert_eq!(found, [524_288, 524_288, 262_144, 174_760, 65_536, 65_536]);
+        let found = [1, 8].map(|lanes| config(1_000).segment_on(lanes));
+        assert_eq!(found, [1_000; 2]);
+    }
 }

@@ -427,12 +427,15 @@ impl Engine {
             if link.serial.is_some() || !op.steps.has_partials(at) || !op.is_running() {
                 continue;
             }
-            let used = self.edges.get(&peer).map_or(0, |edge| edge.early_out);
+            let (used, lanes) = self
+                .edges
+                .get(&peer)
+                .map_or((0, 1), |edge| (edge.early_out, edge.lanes().count()));
             let room = match planted(Bug::WindowIgnored) {
                 true => u64::MAX,
                 false => STANDING_CREDIT.saturating_sub(used + HEADER_BYTES as u64),
             };
-            let segment = u64::from(self.config.segment).max(op.forms.longest_cell());
+            let segment = self.config.segment_on(lanes).max(op.forms.longest_cell());
             let taken = op.take(at, room.min(segment));
             if op.steps.has_partials(at)
                 && let Some(link) = op.link(peer)
@@ -459,8 +462,8 @@ impl Engine {
                 continue;
             };
             // A segment too small for one block of codes would carry nothing.
-            let segment = u64::from(self.config.segment).max(op.forms.longest_cell());
-            let taken = op.take(at, segment);
+            let segment = self.config.segment_on(edge.lanes().count());
+            let taken = op.take(at, segment.max(op.forms.longest_cell()));
             let more = !op.steps.is_empty(at) && op.is_running();
             if let Some(link) = op.link(peer) {
                 link.queued = more;

@@ -77,6 +77,6 @@ pub(super) fn write(stream: &TcpStream, lane: LaneId, engine: &mut Engine, now: 
     }
 }
 
-/// Bytes of one lane in one turn, in each direction: two segments of the default size, so that no
+/// Bytes of one lane in one turn, in each direction: a segment of the default size, so that no
 /// lane waits long for another, and what was read is passed on while more arrives.
 pub(super) const SHARE_BYTES: usize = 512 * 1024;
