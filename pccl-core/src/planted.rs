@@ -37,10 +37,14 @@ pub enum Bug {
     OrderOfArrival,
     /// Rule 10: a peer takes the order of the ring from its own list.
     OwnOrder,
+    /// Rule 10: a peer chooses algorithms by integers of its own.
+    OwnChoice,
     /// Rule 11: frames are not checked.
     CrcIgnored,
     /// Rule 12: a dead lane does not abort the operations on it.
     DeadLaneIgnored,
+    /// Rule 12: an edge that only the direct exchange or a star used is broken, and nothing changes.
+    ChoiceKept,
     /// Rule 13: a member whose control connection closes is lost at once.
     LostAtOnce,
     /// Rule 13: unread input of a replaced connection is still read.
@@ -79,8 +83,10 @@ impl Bug {
         Self::NotRestored,
         Self::OrderOfArrival,
         Self::OwnOrder,
+        Self::OwnChoice,
         Self::CrcIgnored,
         Self::DeadLaneIgnored,
+        Self::ChoiceKept,
         Self::LostAtOnce,
         Self::OldConnectionRead,
         Self::GapIgnored,

@@ -94,6 +94,10 @@ covers! {
     MasterLimitPassed = "a peer gave the run up since the master was away",
     RemainedAlone = "a survivor was left alone in its group",
     ConcurrentOps = "several operations were in flight at once",
+    ByRing = "an operation went around a ring",
+    ByStar = "an operation went through a hub",
+    Directly = "an operation went directly",
+    NoRing = "a group without a ring had a plan",
     TwoGroups = "two groups shared a run",
 }
 

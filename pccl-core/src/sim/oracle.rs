@@ -14,8 +14,8 @@ use super::invariants::stamps::{self, Stamps};
 use super::invariants::{buffers_restored, no_failure_without_cause};
 use crate::event::Event;
 use crate::ids::{CallId, MemberId, PeerGroup, Round, RunId};
-use crate::types::{Attributes, OpKey, ReduceDescriptor};
-use crate::wire::control::{Outcome, Stamp, VoteName};
+use crate::types::{Algorithm, Attributes, OpKey, ReduceDescriptor};
+use crate::wire::control::{GroupView, Outcome, Stamp, VoteName};
 use crate::wire::reason::{AbortReason, EvictReason, LossCause};
 
 /// One use of a key as the users count: the `turn`-th call with that key since the round.
@@ -178,12 +178,23 @@ impl Core {
         key: UseKey,
         own: MemberId,
         descriptor: ReduceDescriptor,
-        ring: Vec<MemberId>,
+        group: &GroupView,
         bytes: Vec<u8>,
     ) {
         self.watch_start(key);
+        let algorithm = group.choice.algorithm(&descriptor);
+        if group.ring.len() > 1 {
+            self.cover(match algorithm {
+                Algorithm::Ring => Cover::ByRing,
+                Algorithm::Star => Cover::ByStar,
+                Algorithm::Direct => Cover::Directly,
+            });
+            if !group.choice.ring {
+                self.cover(Cover::NoRing);
+            }
+        }
         self.oracle.mismatch.called(key, descriptor);
-        self.oracle.bits.started(key, own, descriptor, ring, bytes);
+        self.oracle.bits.started(key, own, descriptor, group, bytes);
     }
 
     /// The buffers of a call are the user's again.

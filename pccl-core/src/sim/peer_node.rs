@@ -57,7 +57,7 @@ pub(super) struct PeerNode {
     pub(super) registrations: u32,
     /// Rounds completed in its run.
     pub(super) rounds: Round,
-    group: GroupView,
+    pub(super) group: GroupView,
     spins: u32,
     /// When it last heard from its master, or last began to listen.
     pub(super) master_heard: Time,

@@ -14,8 +14,8 @@ use super::scenario::{BIG, PeerShape, Scenario};
 use crate::error::Error;
 use crate::ids::{CallId, PeerGroup, Tag};
 use crate::types::{
-    DataType, Quantization, QuantizationAlgorithm, QuantizedType, ReduceDescriptor, ReduceOp,
-    UnanimousCall,
+    Algorithm, DataType, Quantization, QuantizationAlgorithm, QuantizedType, ReduceDescriptor,
+    ReduceOp, UnanimousCall,
 };
 use crate::wire::reason::EvictReason;
 
@@ -49,6 +49,8 @@ pub(super) enum Action {
 pub(super) struct Reduce {
     pub(super) tag: Tag,
     pub(super) descriptor: ReduceDescriptor,
+    /// Algorithm that it asks for if the group can go by it.
+    pub(super) wish: Option<Algorithm>,
     pub(super) bytes: Vec<u8>,
     pub(super) in_place: bool,
     pub(super) limit: Option<Duration>,
@@ -138,6 +140,7 @@ struct Planned {
     place: u32,
     tag: Tag,
     descriptor: ReduceDescriptor,
+    wish: Option<Algorithm>,
     deviates: bool,
     done: bool,
     sum: u64,
@@ -262,6 +265,7 @@ impl User {
                 quantization: None,
                 algorithm: None,
             },
+            wish: None,
             deviates: false,
             done: false,
             sum: 0,
@@ -472,16 +476,19 @@ impl User {
         let mut mix = self.seed ^ self.state.shared.0.rotate_left(32) ^ u64::from(self.group.0);
         let mut common = Rng::new(splitmix(&mut mix));
         let mut forms = Rng::new(splitmix(&mut mix));
+        let mut ways = Rng::new(splitmix(&mut mix));
         let width = common.range(1, program.width);
         self.todo = (1..=width as u32)
             .map(|place| {
                 let tag = Tag(common.below(2) * 100 + u64::from(place));
                 let mut descriptor = draw_descriptor(&mut common, program.elements);
                 descriptor.quantization = draw_quantization(&mut forms, &descriptor);
+                let wish = draw_wish(&mut ways);
                 Planned {
                     place,
                     tag,
                     descriptor,
+                    wish,
                     deviates: false,
                     done: false,
                     sum: 0,
@@ -535,6 +542,7 @@ impl User {
         Reduce {
             tag: planned.tag,
             descriptor: planned.descriptor,
+            wish: planned.wish,
             bytes,
             in_place: self.rng.chance(500),
             limit: self.limit(scenario),
@@ -552,6 +560,7 @@ impl User {
                 quantization: None,
                 algorithm: None,
             },
+            wish: None,
             bytes: self.state.shared.0.to_le_bytes().to_vec(),
             in_place: false,
             limit: self.limit(scenario),
@@ -609,6 +618,16 @@ fn draw_quantization(rng: &mut Rng, descriptor: &ReduceDescriptor) -> Option<Qua
         .refusal(descriptor.data_type, descriptor.op)
         .is_none();
     (rng.chance(500) && fits).then_some(quantization)
+}
+
+/// Which algorithm an operation asks for. Left to the library, most are small enough for a star.
+fn draw_wish(rng: &mut Rng) -> Option<Algorithm> {
+    match rng.below(20) {
+        0..=6 => Some(Algorithm::Ring),
+        7..=11 => Some(Algorithm::Direct),
+        12..=14 => Some(Algorithm::Star),
+        _ => None,
+    }
 }
 
 /// Contributions whose sums depend on their order where the type has rounding.

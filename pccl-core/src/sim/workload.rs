@@ -82,7 +82,10 @@ impl PeerNode {
         }
     }
 
-    fn reduce(&mut self, core: &mut Core, reduce: Reduce) {
+    fn reduce(&mut self, core: &mut Core, mut reduce: Reduce) {
+        let choice = self.group.choice;
+        let wish = reduce.wish.filter(|wish| choice.offers(*wish));
+        reduce.descriptor.algorithm = wish;
         let key = OpKey {
             kind: OpKind::Collective,
             tag: reduce.tag,
@@ -162,7 +165,7 @@ impl PeerNode {
         let lent = kept.lend();
         open.kept = Some(kept);
         let (key, given) = (open.use_key(op, peer_group)?, open.given.clone());
-        core.saw_start(key, own, descriptor, ring, given);
+        core.saw_start(key, own, descriptor, group, given);
         Some(lent)
     }
 

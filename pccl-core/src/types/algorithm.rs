@@ -78,12 +78,12 @@ pub struct Choice {
     pub direct: bool,
     /// Who adds in a star: a member that has an edge to every other one. None if nobody has.
     pub hub: Option<MemberId>,
-    /// Tensors of at most so many bytes go by star.
-    pub star_up_to: u64,
-    /// Larger ones of at most so many bytes go direct.
-    pub direct_up_to: u64,
+    /// Tensors of fewer bytes go by star.
+    pub star_below: u64,
+    /// Larger ones of fewer bytes than this go direct.
+    pub direct_below: u64,
     /// The same of tensors that travel quantised.
-    pub quantized_direct_up_to: u64,
+    pub quantized_direct_below: u64,
 }
 
 impl Choice {
@@ -92,9 +92,9 @@ impl Choice {
         ring: true,
         direct: false,
         hub: None,
-        star_up_to: 0,
-        direct_up_to: 0,
-        quantized_direct_up_to: 0,
+        star_below: 0,
+        direct_below: 0,
+        quantized_direct_below: 0,
     };
 
     /// Whether there is a plan for the algorithm.
@@ -113,13 +113,13 @@ impl Choice {
             return asked;
         }
         let bytes = descriptor.bytes().unwrap_or(u64::MAX);
-        let direct_up_to = match descriptor.effective_quantization() {
-            Some(_) => self.quantized_direct_up_to,
-            None => self.direct_up_to,
+        let direct_below = match descriptor.effective_quantization() {
+            Some(_) => self.quantized_direct_below,
+            None => self.direct_below,
         };
-        if self.hub.is_some() && bytes <= self.star_up_to {
+        if self.hub.is_some() && bytes < self.star_below {
             Algorithm::Star
-        } else if self.direct && (bytes <= direct_up_to || !self.ring) {
+        } else if self.direct && (bytes < direct_below || !self.ring) {
             Algorithm::Direct
         } else if self.ring || self.hub.is_none() {
             Algorithm::Ring
@@ -154,9 +154,9 @@ mod tests {
         ring: true,
         direct: true,
         hub: Some(MemberId(3)),
-        star_up_to: 400,
-        direct_up_to: 4_000,
-        quantized_direct_up_to: 40_000,
+        star_below: 401,
+        direct_below: 4_001,
+        quantized_direct_below: 40_001,
     };
 
     #[test]

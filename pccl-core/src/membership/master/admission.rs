@@ -1,16 +1,20 @@
 //! Newcomers, from registration to admission. (Rule 15)
 //!
 //! A newcomer tries its edges at once. It counts as pending when it has a place in the ring of its
-//! group, on edges that are proven, beside the newcomers before it. When it has tried all of its
-//! edges and there is no place, it is turned down.
+//! group, on edges that are proven, beside the newcomers before it; or, if no ring has one, when one
+//! of them all reaches it and them, as the hub of a star. When it has tried all of its edges and there
+//! is neither, it is turned down. In a small group it is given a moment to try edges that a plan does not
+//! need: if all work, members can exchange directly. (Rule 10)
 
 use std::collections::BTreeSet;
 
 use super::edges::EdgeState;
+use super::timers::Timer;
 use super::{Master, few};
 use crate::event::Event;
 use crate::ids::{MemberId, PeerGroup, Round};
 use crate::planted::{Bug, planted};
+use crate::topology::choice::DIRECT_MEMBERS;
 use crate::topology::ring;
 use crate::wire::reason::{EvictReason, RefuseReason};
 
@@ -66,6 +70,22 @@ impl Master {
         }
     }
 
+    /// Gives a newcomer the moment in which it counts as pending only when it has tried its edges.
+    pub(super) fn begin_probing(&mut self, id: MemberId) {
+        let until = self.now + self.config.timing.heartbeat;
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.probing_until = until;
+        }
+        self.timers.set(Timer::Probing(id), until);
+    }
+
+    /// That moment is over.
+    pub(super) fn probing_due(&mut self, id: MemberId) {
+        if let Some(number) = self.group_of(id) {
+            self.consider(number, [id].into());
+        }
+    }
+
     /// Finds places for all newcomers of a group anew. Called when the ring, or who is there, has
     /// changed.
     pub(super) fn replan(&mut self, number: PeerGroup) {
@@ -117,6 +137,7 @@ impl Master {
             .filter_map(|id| self.group_of(*id))
             .collect();
         for id in &admitted {
+            self.timers.cancel(Timer::Probing(*id));
             if let Some(node) = self.nodes.get_mut(id) {
                 node.accepted = true;
             }
@@ -152,6 +173,10 @@ impl Master {
             self.count_world();
         }
         for number in numbers {
+            let choice = self.choose(number);
+            if let Some(group) = self.groups.get_mut(&number) {
+                group.choice = choice;
+            }
             self.replan(number);
             self.group_event(number);
         }
@@ -176,6 +201,9 @@ impl Master {
             false => self.edges.state(a, b) == Some(EdgeState::Proven),
         };
         let mut planned = group.planned.clone();
+        if self.may_prove_more(id, &planned) {
+            return false;
+        }
         let needed = planned.len().min(2);
         let proven = self.nodes.get(&id).map_or(0, |node| {
             node.edges
@@ -184,11 +212,21 @@ impl Master {
                 .take(needed)
                 .count()
         });
-        let mut fits = proven >= needed && ring::insert(&mut planned, id, works);
-        if !fits && proven >= needed && self.has_tried(id) {
+        // Where there is no ring without it, an insertion gives none.
+        let ring = ring::holds(&planned, works);
+        let mut fits = ring && proven >= needed && ring::insert(&mut planned, id, works);
+        if !fits && self.has_tried(id) {
             planned.push(id);
-            match ring::search(&planned, works) {
-                Some(order) => (planned, fits) = (order, true),
+            let order = match proven >= needed {
+                true => ring::search(&planned, works),
+                false => None,
+            };
+            // A star is for who has no other hope.
+            let star = || self.is_hopeless(id) && self.links().hub(&planned).is_some();
+            fits = order.is_some() || star();
+            match order {
+                Some(order) => planned = order,
+                None if fits => {}
                 None => planned.truncate(planned.len() - 1),
             }
         }
@@ -203,6 +241,15 @@ impl Master {
             }
         }
         fits
+    }
+
+    /// Whether a newcomer still has a moment to try edges to all others of a small group.
+    fn may_prove_more(&self, id: MemberId, planned: &[MemberId]) -> bool {
+        let trying = |other: &MemberId| self.edges.state(id, *other) == Some(EdgeState::Trying);
+        let node = self.nodes.get(&id);
+        planned.len() < DIRECT_MEMBERS
+            && node.is_some_and(|node| self.now < node.probing_until)
+            && planned.iter().any(trying)
     }
 
     /// Whether this is a newcomer that is here and has no place yet. One that is away gets none:

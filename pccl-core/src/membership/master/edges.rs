@@ -2,6 +2,8 @@
 //!
 //! Newcomers try their edges before they are admitted: such an edge works once it is proven. An
 //! edge between members works until both ends have failed to dial; only edges in trouble are kept.
+//! Which algorithms a group can go by rests on edges that a lane has been made on, though: of these
+//! every member has a list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +12,10 @@ use super::timers::Timer;
 use super::{Master, few};
 use crate::event::Event;
 use crate::ids::{MemberId, PeerGroup};
+use crate::planted::{Bug, planted};
+use crate::topology::choice::{DIRECT_MEMBERS, Links};
 use crate::topology::ring;
+use crate::types::Choice;
 use crate::wire::control::{Down, MemberInfo};
 use crate::wire::reason::{AbortReason, shortened};
 
@@ -111,6 +116,7 @@ impl Master {
             return;
         };
         self.withdraw_report(id, peer);
+        self.set_proven(id, peer, true);
         let key = pair(id, peer);
         if both_members {
             self.drop_edge(id, peer);
@@ -132,8 +138,7 @@ impl Master {
         let state = self.edges.state(id, peer);
         if both_members {
             // The ends dial again by themselves. Only an edge that is needed has a deadline.
-            let ring = self.groups.get(&number).map_or(&[][..], |g| &g.ring);
-            if state.is_none() && ring::adjacent(ring, id, peer) && self.may_report(id) {
+            if state.is_none() && self.is_needed(number, id, peer) && self.may_report(id) {
                 self.try_edge(id, peer);
             }
         } else if state == Some(EdgeState::Proven) {
@@ -256,6 +261,7 @@ impl Master {
         }
         if get(&edge.failed, other) {
             edge.state = EdgeState::Broken;
+            self.set_proven(id, peer, false);
             self.timers.cancel(Timer::Edge(key.0, key.1));
             return self.edge_broken(id, peer);
         }
@@ -278,12 +284,80 @@ impl Master {
             self.touched.extend([a, b]);
             return self.consider(number, [a, b].into());
         }
-        let ring = self.groups.get(&number).map_or(&[][..], |g| &g.ring);
-        if ring::adjacent(ring, a, b) {
+        if self.is_needed(number, a, b) {
             self.regroup([(number, AbortReason::EdgeBroken { a, b })].into(), None);
         } else {
             // The places of newcomers may rest on it.
             self.replan(number);
+        }
+    }
+
+    /// Whether an algorithm that the group was told of uses the edge.
+    fn is_needed(&self, number: PeerGroup, a: MemberId, b: MemberId) -> bool {
+        self.groups.get(&number).is_some_and(|group| {
+            let choice = &group.choice;
+            let neighbours = choice.ring && ring::adjacent(&group.ring, a, b);
+            if planted(Bug::ChoiceKept) {
+                return neighbours;
+            }
+            neighbours || choice.direct || [Some(a), Some(b)].contains(&choice.hub)
+        })
+    }
+
+    /// Notes whether two members have an edge for certain.
+    fn set_proven(&mut self, a: MemberId, b: MemberId, proven: bool) {
+        for (id, other) in [(a, b), (b, a)] {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                match proven {
+                    true => node.proven.insert(other),
+                    false => node.proven.remove(&other),
+                };
+            }
+        }
+    }
+
+    /// Has edges between members tried of which nothing is known, where all of a group would make
+    /// other algorithms possible. (Rule 10)
+    pub(super) fn prove(&mut self, number: PeerGroup) {
+        let ring = self.ring(number);
+        if ring.len() > DIRECT_MEMBERS {
+            return;
+        }
+        for (i, a) in ring.iter().enumerate() {
+            for b in ring.iter().take(i) {
+                if self.is_proven(*a, *b) || self.edges.state(*a, *b).is_some() {
+                    continue;
+                }
+                let (low, high) = pair(*a, *b);
+                self.try_edge(low, high);
+                self.dial(high, &[low]);
+            }
+        }
+    }
+
+    /// Whether two members or newcomers have an edge for certain.
+    pub(super) fn is_proven(&self, a: MemberId, b: MemberId) -> bool {
+        let node = self.nodes.get(&a);
+        node.is_some_and(|node| node.proven.contains(&b)) && self.edges.works(a, b)
+    }
+
+    /// What the group goes by in the order that it has. (Rule 10)
+    pub(super) fn choose(&self, number: PeerGroup) -> Choice {
+        self.links().choose(&self.ring(number))
+    }
+
+    /// What the master knows of links between members.
+    pub(super) fn links(
+        &self,
+    ) -> Links<
+        impl Fn(MemberId, MemberId) -> bool,
+        impl Fn(MemberId, MemberId) -> bool,
+        impl Fn(MemberId) -> Option<Duration>,
+    > {
+        Links {
+            works: |a, b| self.edges.works(a, b),
+            proven: |a, b| self.is_proven(a, b),
+            round_trip: |id| self.nodes.get(&id)?.round_trip.mean(),
         }
     }
 

@@ -6,7 +6,7 @@ use super::Master;
 use super::uses::{UseId, Uses};
 use crate::event::Event;
 use crate::ids::{Epoch, MemberId, PeerGroup, Time, ViewId};
-use crate::types::Attributes;
+use crate::types::{Attributes, Choice};
 use crate::wire::control::{Down, GroupView, Stamp};
 
 /// A group that has members or newcomers.
@@ -15,6 +15,8 @@ pub(super) struct Group {
     pub(super) epoch: Epoch,
     /// Its members, in the order of the ring.
     pub(super) ring: Vec<MemberId>,
+    /// Which algorithms go with that order, and for what: as published with the epoch. (Rule 10)
+    pub(super) choice: Choice,
     pub(super) newcomers: BTreeSet<MemberId>,
     /// The ring with those newcomers in it that have a plan: what it becomes when they are
     /// admitted.
@@ -103,7 +105,7 @@ impl Master {
         GroupView {
             epoch: g.epoch,
             ring: g.ring.iter().filter_map(info).collect(),
-            choice: crate::types::Choice::RING,
+            choice: g.choice,
         }
     }
 

@@ -140,7 +140,7 @@ impl Master {
                 Timer::Away(id) => self.await_return(id),
                 Timer::Edge(..) => self.timers.set(timer, now + self.edge_limit()),
                 // What waits to be read must not see the same gap again.
-                Timer::Beat | Timer::Use(..) | Timer::Round | Timer::Query => {
+                Timer::Beat | Timer::Probing(_) | Timer::Use(..) | Timer::Round | Timer::Query => {
                     self.timers.not_before(timer, now);
                 }
             }

@@ -107,6 +107,7 @@ impl Master {
             },
         });
         self.ping(id);
+        self.begin_probing(id);
         self.probe(id);
         self.consider(number, [id].into());
     }

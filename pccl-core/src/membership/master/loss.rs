@@ -17,7 +17,7 @@ use crate::wire::reason::{AbortReason, EvictReason, LossCause};
 /// Round trips that a member has to come back in when another one saw it go.
 const ROUND_TRIPS: u32 = 3;
 
-/// Most members of which it is tried whether a ring holds without them, when none holds with all.
+/// Most members of which it is tried whether a plan exists without them, when none does with all.
 /// Each try may cost a whole search.
 const VICTIMS_TRIED: usize = 16;
 
@@ -305,8 +305,10 @@ impl Master {
         }
         for group in groups.keys() {
             self.repair(*group);
+            let choice = self.choose(*group);
             if let Some(g) = self.groups.get_mut(group) {
                 g.epoch.0 += 1;
+                g.choice = choice;
             }
         }
         self.count_world();
@@ -328,7 +330,8 @@ impl Master {
         }
     }
 
-    /// Gives a group an order that avoids broken edges, putting members out until there is one.
+    /// Gives a group an order that avoids broken edges, or a hub that all can reach if there is none,
+    /// putting members out until there is one or the other.
     ///
     /// That is whoever has most broken edges, the newest if several have: the first of these
     /// without whom there is an order, or else the first. (Rule 12)
@@ -341,6 +344,9 @@ impl Master {
                 if let Some(group) = self.groups.get_mut(&number) {
                     group.ring = found;
                 }
+                return;
+            }
+            if self.links().hub(&order).is_some() {
                 return;
             }
             let present: BTreeSet<MemberId> = order.iter().copied().collect();
@@ -359,7 +365,8 @@ impl Master {
             troubled.sort_by(|a, b| b.cmp(a));
             let suffices = |(_, id): &&(usize, MemberId)| {
                 let others = order.iter().copied().filter(|other| other != id);
-                ring::search(&others.collect::<Vec<_>>(), works).is_some()
+                let others = others.collect::<Vec<_>>();
+                ring::search(&others, works).is_some() || self.links().hub(&others).is_some()
             };
             let victim = troubled.iter().take(VICTIMS_TRIED).find(suffices);
             let Some((_, victim)) = victim.or_else(|| troubled.first()).copied() else {
@@ -384,10 +391,16 @@ impl Master {
             self.touched.insert(other);
         }
         let node = self.nodes.remove(&id)?;
+        for other in &node.proven {
+            if let Some(other) = self.nodes.get_mut(other) {
+                other.proven.remove(&id);
+            }
+        }
         self.touched.remove(&id);
         self.pending.remove(&id);
         self.timers.cancel(Timer::Silence(id));
         self.timers.cancel(Timer::Away(id));
+        self.timers.cancel(Timer::Probing(id));
         for peer in &node.reported {
             // What it said of somebody who is away stays true; of others it is of no use.
             if let Some(other) = self.nodes.get_mut(peer)

@@ -45,6 +45,11 @@ pub(super) struct Node {
     pub(super) reported: BTreeSet<MemberId>,
     /// Other ends of the edges that the table of edges has.
     pub(super) edges: BTreeSet<MemberId>,
+    /// Other members and newcomers of the group that a lane has been made to, and not been found
+    /// impossible since.
+    pub(super) proven: BTreeSet<MemberId>,
+    /// A newcomer counts as pending before this only when it has tried its edges.
+    pub(super) probing_until: Time,
     /// Whom it was last told to expect.
     pub(super) expected: BTreeSet<MemberId>,
     /// Verdicts that it was sent, each with what it must quote to acknowledge it.
@@ -76,6 +81,8 @@ impl Node {
             closed_by: BTreeMap::new(),
             reported: BTreeSet::new(),
             edges: BTreeSet::new(),
+            proven: BTreeSet::new(),
+            probing_until: now,
             expected: BTreeSet::new(),
             unacked: BTreeSet::new(),
             round_trip: RoundTrip::default(),
@@ -153,6 +160,11 @@ impl RoundTrip {
     /// The connection is another one; what was sent may be lost.
     pub(super) fn restart(&mut self) {
         self.asked = None;
+    }
+
+    /// How long answers take on the average; none if there was none yet.
+    pub(super) fn mean(&self) -> Option<Duration> {
+        self.smoothed.map(|(mean, _)| mean)
     }
 
     pub(super) fn bound(&self) -> Duration {

@@ -203,6 +203,7 @@ impl Master {
                 Timer::Silence(id) => self.silence_due(id),
                 Timer::Away(id) => self.away_due(id),
                 Timer::Edge(a, b) => self.edge_due(a, b),
+                Timer::Probing(id) => self.probing_due(id),
                 Timer::Use(group, id) => self.use_waits(group, id),
                 Timer::Round => self.votes_wait(Timer::Round),
                 Timer::Query => self.votes_wait(Timer::Query),

@@ -17,6 +17,8 @@ pub(super) enum Timer {
     Away(MemberId),
     /// An edge, smaller number first, should have a lane by now.
     Edge(MemberId, MemberId),
+    /// A newcomer has had the time to try edges that its plan does not need.
+    Probing(MemberId),
     /// A use waits for so long that people are told.
     Use(PeerGroup, UseId),
     /// A round waits for so long that people are told.

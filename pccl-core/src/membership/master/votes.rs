@@ -11,7 +11,7 @@ use super::{Master, NAMED, few};
 use crate::event::Event;
 use crate::ids::{MemberId, PeerGroup, Round};
 use crate::planted::{Bug, planted};
-use crate::types::UnanimousCall;
+use crate::types::{Algorithm, UnanimousCall};
 use crate::wire::control::{Down, GroupView, Stamp, VoteName};
 use crate::wire::reason::{AbortReason, Missing, RequestCause, WaitsIn};
 
@@ -322,21 +322,48 @@ impl Master {
         if call == UnanimousCall::UpdateTopology {
             self.admit(vote.round);
         }
+        self.choose_anew(&groups);
         let results = groups
             .iter()
             .map(|g| (*g, (self.stamp(*g), self.group_view(*g))));
         self.votes.last = results.collect();
         self.votes.last_name = Some(vote);
         self.event(Event::Completed { vote });
-        for group in groups {
-            let Some((stamp, view)) = self.votes.last.get(&group).cloned() else {
+        for group in &groups {
+            let Some((stamp, view)) = self.votes.last.get(group).cloned() else {
                 continue;
             };
-            for id in self.ring(group) {
+            for id in self.ring(*group) {
                 let vote = voters.get(&id).copied().unwrap_or(vote);
                 let group = view.clone();
                 self.send(id, Down::Completed { vote, stamp, group });
             }
+        }
+        for group in groups {
+            self.prove(group);
+        }
+    }
+
+    /// Gives groups that can go by more algorithms than they were told a new epoch: no operation is
+    /// open that it could end. (Rule 10)
+    fn choose_anew(&mut self, groups: &[PeerGroup]) {
+        let mut changed = false;
+        for group in groups {
+            let choice = self.choose(*group);
+            let Some(g) = self.groups.get_mut(group).filter(|g| !g.ring.is_empty()) else {
+                continue;
+            };
+            let more =
+                |algorithm: &Algorithm| choice.offers(*algorithm) && !g.choice.offers(*algorithm);
+            if Algorithm::ALL.iter().any(more) {
+                g.choice = choice;
+                g.epoch.0 += 1;
+                changed = true;
+                self.group_event(*group);
+            }
+        }
+        if changed {
+            self.world.view.0 += 1;
         }
     }
 

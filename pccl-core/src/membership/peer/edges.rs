@@ -157,8 +157,16 @@ impl Edges {
         lanes
     }
 
-    /// How many dials to start now on an edge that this end dials.
-    pub(super) fn dials(&mut self, peer: MemberId, need: Need, pool: u16, now: Time) -> u16 {
+    /// How many dials to start now on an edge that this end dials: for as many lanes as it or the other
+    /// end wishes, and at most `most`.
+    pub(super) fn dials(
+        &mut self,
+        peer: MemberId,
+        need: Need,
+        pool: u16,
+        most: u16,
+        now: Time,
+    ) -> u16 {
         let edge = self.edges.entry(peer).or_default();
         if edge.retry.is_some_and(|at| at > now) {
             return 0;
@@ -170,7 +178,7 @@ impl Edges {
         let have = edge.lane_count().saturating_add(edge.dialling);
         // The first lane tells what the other end wants.
         let target = match need {
-            Need::Plan if !edge.lanes.is_empty() => edge.target(pool),
+            Need::Plan if !edge.lanes.is_empty() => edge.target(pool).min(most),
             Need::Plan | Need::Probe => 1,
             Need::Allowed => 0,
         };

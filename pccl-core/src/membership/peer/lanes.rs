@@ -145,7 +145,7 @@ impl Peer {
         let allowed: BTreeSet<MemberId> = self.allowed(own).map(|info| info.id).collect();
         let asked: BTreeSet<MemberId> = self.edges.all_asked().into_iter().collect();
         let close = self.edges.prune(|id| {
-            if neighbours.contains(&Some(id)) {
+            if neighbours.contains(&id) {
                 Some(Need::Plan)
             } else if asked.contains(&id) {
                 Some(Need::Probe)
@@ -156,7 +156,7 @@ impl Peer {
         for lane in close {
             self.outputs.push_back(PeerOutput::CloseLane { lane });
         }
-        let wanted: BTreeSet<MemberId> = neighbours.into_iter().flatten().chain(asked).collect();
+        let wanted: BTreeSet<MemberId> = neighbours.into_iter().chain(asked).collect();
         for peer in wanted {
             self.pursue(peer, now);
         }
@@ -224,7 +224,8 @@ impl Peer {
             return;
         };
         let pool = self.pool();
-        for _ in 0..self.edges.dials(peer, need, pool, now) {
+        let most = most_lanes(&self.known, own, peer);
+        for _ in 0..self.edges.dials(peer, need, pool, most, now) {
             self.outputs.push_back(PeerOutput::DialPeer {
                 peer: info.clone(),
                 run,
@@ -252,7 +253,7 @@ impl Peer {
 
     fn need(&self, peer: MemberId) -> Option<Need> {
         let own = self.own_id()?;
-        if neighbours(&self.known, own).contains(&Some(peer)) {
+        if neighbours(&self.known, own).contains(&peer) {
             Some(Need::Plan)
         } else if self.edges.asked(peer).is_some() {
             Some(Need::Probe)
@@ -287,15 +288,35 @@ pub(super) struct Admitted {
     keys: Vec<(MemberId, PublicKey)>,
 }
 
-/// The members before and after `own` in the ring.
-fn neighbours(group: &GroupView, own: MemberId) -> [Option<MemberId>; 2] {
-    let ring = &group.ring;
+/// Members that `own` exchanges data with, by any of the algorithms that the group can go by.
+fn neighbours(group: &GroupView, own: MemberId) -> BTreeSet<MemberId> {
+    let (ring, choice) = (&group.ring, &group.choice);
     let Some(rank) = group.rank(own) else {
-        return [None, None];
+        return BTreeSet::new();
     };
-    let at = |place: usize| {
-        let other = ring.get(place % ring.len()).map(|info| info.id);
-        other.filter(|id| *id != own)
-    };
-    [at(rank + ring.len() - 1), at(rank + 1)]
+    let all = choice.direct || choice.hub == Some(own);
+    let all = ring.iter().filter(|_| all).map(|info| info.id);
+    let beside = beside(group, rank).filter(|_| choice.ring);
+    let hub = choice.hub.filter(|hub| group.rank(*hub).is_some());
+    let others = all.chain(beside).chain(hub);
+    others.filter(|id| *id != own).collect()
+}
+
+/// The members before and after a rank in the ring.
+fn beside(group: &GroupView, rank: usize) -> impl Iterator<Item = MemberId> {
+    let ring = &group.ring;
+    let places = [rank + ring.len() - 1, rank + 1];
+    let ids = places.map(|at| Some(ring.get(at % ring.len())?.id));
+    ids.into_iter().flatten()
+}
+
+/// Most lanes on an edge, whatever its ends wish: those that only the direct exchange uses have
+/// together as many as the two of the ring may have, since each takes descriptors at both ends.
+fn most_lanes(group: &GroupView, own: MemberId, peer: MemberId) -> u16 {
+    let in_ring = |rank| group.choice.ring && beside(group, rank).any(|id| id == peer);
+    if group.rank(own).is_none_or(in_ring) {
+        return MOST_LANES;
+    }
+    let others = u16::try_from(group.ring.len()).unwrap_or(u16::MAX).max(2) - 1;
+    (2 * MOST_LANES / others).clamp(1, MOST_LANES)
 }

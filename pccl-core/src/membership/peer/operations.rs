@@ -327,6 +327,10 @@ impl Peer {
                 .ring
                 .sort_by_key(|member| (member.id != own, member.id));
         }
+        if planted(Bug::OwnChoice) {
+            group.choice.star_below >>= own.0 % 2 * 63;
+            group.choice.direct_below >>= own.0 % 2 * 63;
+        }
         self.outputs.push_back(PeerOutput::StartReduce {
             call: op.call,
             op: op.open.op,

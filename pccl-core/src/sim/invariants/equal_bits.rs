@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use crate::ids::MemberId;
 use crate::sim::core::ProcId;
 use crate::sim::oracle::UseKey;
-use crate::sim::reference;
-use crate::types::ReduceDescriptor;
+use crate::sim::reference::{self, Way};
+use crate::types::{Algorithm, ReduceDescriptor};
+use crate::wire::control::GroupView;
 
 /// State of the invariant.
 #[derive(Default, Debug)]
@@ -28,6 +29,7 @@ struct Use {
 struct Given {
     descriptor: ReduceDescriptor,
     ring: Vec<MemberId>,
+    way: Way,
     bytes: Vec<u8>,
 }
 
@@ -38,12 +40,18 @@ impl EqualBits {
         key: UseKey,
         own: MemberId,
         descriptor: ReduceDescriptor,
-        ring: Vec<MemberId>,
+        group: &GroupView,
         bytes: Vec<u8>,
     ) {
+        let hub = group.choice.hub.and_then(|hub| group.rank(hub));
         let given = Given {
             descriptor,
-            ring,
+            ring: group.ring.iter().map(|member| member.id).collect(),
+            way: match group.choice.algorithm(&descriptor) {
+                Algorithm::Ring => Way::Around,
+                Algorithm::Direct => Way::Straight,
+                Algorithm::Star => Way::Through(hub.unwrap_or(usize::MAX)),
+            },
             bytes,
         };
         self.uses.entry(key).or_default().given.insert(own, given);
@@ -80,7 +88,7 @@ impl EqualBits {
                 "{key:?} committed at {proc:?} ({own}), which never started it"
             ));
         };
-        let (descriptor, ring) = (mine.descriptor, mine.ring.clone());
+        let (descriptor, way, ring) = (mine.descriptor, mine.way, mine.ring.clone());
         if entry.reference.is_none() {
             let mut inputs = Vec::new();
             for member in &ring {
@@ -95,9 +103,15 @@ impl EqualBits {
                         given.descriptor
                     ));
                 }
+                if given.way != way {
+                    return Err(format!(
+                        "{key:?} committed {way:?} at {own}, {:?} at {member}",
+                        given.way
+                    ));
+                }
                 inputs.push(given.bytes.as_slice());
             }
-            let expected = reference::all_reduce(descriptor, &inputs)
+            let expected = reference::all_reduce(descriptor, way, &inputs)
                 .map_err(|e| format!("{key:?}: no reference: {e}"))?;
             entry.reference = Some((ring.clone(), expected));
         }

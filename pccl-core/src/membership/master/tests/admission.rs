@@ -103,16 +103,17 @@ fn the_other_end_dials_when_the_newcomer_cannot_and_the_newcomer_is_refused_when
             cause: cause(),
         },
     );
-    world.up(ids[1], Up::LanesOpen { peer: c });
-    assert!(world.take(c).is_empty());
-    world.up(
-        ids[0],
-        Up::CannotDial {
-            peer: c,
-            cause: cause(),
-        },
-    );
-    let from = vec![ids[0]];
+    for (i, id) in ids.iter().enumerate() {
+        assert!(world.take(c).is_empty() || i > 0);
+        world.up(
+            *id,
+            Up::CannotDial {
+                peer: c,
+                cause: cause(),
+            },
+        );
+    }
+    let from = ids.clone();
     assert_eq!(
         world.evicted(c),
         EvictReason::Unreachable { from: from.clone() }
@@ -224,8 +225,51 @@ fn a_newcomer_is_refused_when_the_one_that_it_depended_on_is() {
     no(&mut world, d, ids[0]);
     assert!(!world.seats[&c].closed && !world.seats[&d].closed);
     no(&mut world, d, ids[1]);
-    assert!(world.seats[&c].closed && world.seats[&d].closed);
-    assert_eq!(world.ring(0), ids);
+    assert!(world.seats[&d].closed);
+    // What is left is a star.
+    assert!(!world.seats[&c].closed);
+    assert_eq!(world.master.pending, [c].into());
+}
+
+#[test]
+fn who_reaches_one_member_only_is_admitted_to_a_star_and_others_after_it() {
+    let (mut world, ids) = World::of(3);
+    let no = |world: &mut World, a: MemberId, b: MemberId| {
+        for (from, peer) in [(a, b), (b, a)] {
+            let cause = String::new();
+            world.up(from, Up::CannotDial { peer, cause });
+        }
+    };
+    let c = world.register(0);
+    world.up(c, Up::LanesOpen { peer: ids[1] });
+    no(&mut world, c, ids[0]);
+    assert!(!world.seats[&c].closed && world.master.pending.is_empty());
+    no(&mut world, c, ids[2]);
+    assert_eq!(world.master.pending, [c].into());
+    for id in &ids {
+        world.vote(*id, UPDATE);
+    }
+    let choice = world.completed(c).2.choice;
+    assert_eq!((choice.ring, choice.direct), (false, false));
+    assert_eq!(choice.hub, Some(ids[1]));
+    // One that reaches the same hub, and one that reaches another member only.
+    let (d, e) = (world.register(0), world.register(0));
+    no(&mut world, e, d);
+    for (newcomer, hub) in [(d, ids[1]), (e, ids[0])] {
+        world.up(newcomer, Up::LanesOpen { peer: hub });
+        for other in [ids[0], ids[1], ids[2], c] {
+            if other != hub {
+                no(&mut world, newcomer, other);
+            }
+        }
+    }
+    assert_eq!(world.master.pending, [d].into());
+    assert!(world.seats[&e].closed && !world.seats[&d].closed);
+    // Without the hub, nobody has a plan with the others but those it had before.
+    for id in ids.iter().chain([&c]) {
+        world.vote(*id, UPDATE);
+    }
+    assert_eq!(world.ring(0).len(), 5);
 }
 
 #[test]

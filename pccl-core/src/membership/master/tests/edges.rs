@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::event::Event;
-use crate::ids::{Epoch, MemberId};
+use crate::ids::{Epoch, MemberId, PeerGroup};
 use crate::topology::ring;
 use crate::wire::control::{Down, Outcome, Up};
 use crate::wire::reason::{AbortReason, EvictReason};
@@ -59,14 +59,91 @@ fn a_broken_edge_changes_the_order_and_aborts_what_is_open() {
 }
 
 #[test]
-fn without_an_order_the_newer_end_is_evicted_and_nobody_else() {
+fn without_a_ring_all_goes_through_a_hub_and_nobody_is_evicted() {
     let (mut world, ids) = World::of(3);
+    cannot(&mut world, ids[1], ids[0]);
+    cannot(&mut world, ids[0], ids[1]);
+    assert_eq!(world.ring(0), ids);
+    assert_eq!(world.epoch(0), Epoch(3), "one change, one epoch");
+    let view = world.master.group_view(PeerGroup(0));
+    assert_eq!((view.choice.ring, view.choice.direct), (false, false));
+    assert_eq!(view.choice.hub, Some(ids[2]));
+}
+
+#[test]
+fn without_any_plan_the_newer_end_is_evicted_and_nobody_else() {
+    let (mut world, ids) = World::of(2);
     cannot(&mut world, ids[1], ids[0]);
     cannot(&mut world, ids[0], ids[1]);
     let from = vec![ids[0]];
     assert_eq!(world.evicted(ids[1]), EvictReason::Unreachable { from });
-    assert_eq!(world.ring(0), [ids[0], ids[2]]);
+    assert_eq!(world.ring(0), ids[..1]);
     assert_eq!(world.epoch(0), Epoch(3), "one change, one epoch");
+}
+
+/// The ring of five does not need it: the choice changes, with the epoch, and nobody pays.
+#[test]
+fn an_edge_that_only_the_direct_exchange_used_changes_the_choice_and_evicts_nobody() {
+    let (mut world, ids) = World::of(5);
+    let order = world.order(0);
+    let before = world.master.group_view(PeerGroup(0)).choice;
+    assert!(before.ring && before.direct && before.hub == Some(order[0]));
+    for id in &ids {
+        world.open(*id, 1, 0);
+    }
+    world.clear();
+    cannot(&mut world, order[2], order[0]);
+    cannot(&mut world, order[0], order[2]);
+    assert_eq!((world.order(0), world.epoch(0)), (order.clone(), Epoch(3)));
+    let view = world.master.group_view(PeerGroup(0));
+    assert!(view.choice.ring && !view.choice.direct);
+    assert_eq!(view.choice.hub, Some(order[1]));
+    // What was open may have needed the edge: it fails for all, with that reason.
+    for id in &ids {
+        let inbox = world.take(*id);
+        let Some(Down::Verdict(verdict)) = inbox.last() else {
+            panic!("{inbox:?}");
+        };
+        let reason = AbortReason::EdgeBroken {
+            a: order[0],
+            b: order[2],
+        };
+        assert_eq!(verdict.outcome, Outcome::Abort(reason));
+    }
+    // A lane there in the end makes the direct exchange possible again, from the next round on.
+    world.up(order[2], Up::LanesOpen { peer: order[0] });
+    assert_eq!(world.epoch(0), Epoch(3));
+    for id in &ids {
+        world.vote(*id, UPDATE);
+    }
+    assert_eq!(world.completed(ids[0]).2.epoch, Epoch(4));
+    assert!(world.master.group_view(PeerGroup(0)).choice.direct);
+}
+
+/// What a small group does not know of its edges it finds out in the background, after a round.
+#[test]
+fn edges_of_which_nothing_is_known_are_tried_after_a_round() {
+    let (mut world, ids) = World::of(3);
+    let d = world.register(0);
+    for peer in [ids[0], ids[1]] {
+        world.up(d, Up::LanesOpen { peer });
+    }
+    assert!(world.master.pending.is_empty(), "it may try the third edge");
+    let moment = crate::config::Timing::default().heartbeat;
+    world.wait_alive(moment, &[ids[0], ids[1], ids[2], d]);
+    assert!(world.master.pending.contains(&d), "but not for long");
+    world.clear();
+    for id in &ids {
+        world.vote(*id, UPDATE);
+    }
+    assert_eq!(world.dials(d), [ids[2]]);
+    let choice = world.completed(d).2.choice;
+    assert!(choice.ring && !choice.direct && choice.hub.is_some());
+    world.up(d, Up::LanesOpen { peer: ids[2] });
+    for id in ids.iter().chain([&d]) {
+        world.vote(*id, UPDATE);
+    }
+    assert!(world.completed(d).2.choice.direct);
 }
 
 #[test]

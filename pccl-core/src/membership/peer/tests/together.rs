@@ -391,8 +391,8 @@ fn members_join_one_by_one_and_reduce() {
         assert_eq!(world.reduce(&[0, 1, 2, 3]), vec![COMMIT; 4]);
         world.pass(Duration::from_secs(5));
     }
-    // A ring of four has two lanes per edge, two edges per member.
-    assert!(world.nodes.iter().all(|node| node.lanes.len() == 4));
+    // Four members exchange directly too: two lanes per edge, three edges per member.
+    assert!(world.nodes.iter().all(|node| node.lanes.len() == 6));
 }
 
 #[test]
