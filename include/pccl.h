@@ -539,6 +539,20 @@ typedef struct pcclBuffer_t {
     void *PCCL_NULLABLE stream;
 } pcclBuffer_t;
 
+/*
+ * By which pattern data moves. Zero takes that of the environment variable PCCL_ALGORITHM (ring, star or direct), which all
+ * other calls take too; if it is not set, the library chooses, by the size of the tensor and the links of the group. An
+ * operation that asks for what the links do not allow is pcclInvalidArgument at all members.
+ */
+typedef enum pcclAlgorithm_t {
+    pcclAlgorithmAutomatic = 0,
+    pcclAlgorithmRing = 1,
+    /* Through one member: two hops. */
+    pcclAlgorithmStar = 2,
+    /* Every pair exchanges: two hops, and at most two quantisations. */
+    pcclAlgorithmDirect = 3,
+} pcclAlgorithm_t;
+
 typedef struct pcclReduceCall_t {
     size_t struct_size;
     pcclBuffer_t send;
@@ -546,6 +560,9 @@ typedef struct pcclReduceCall_t {
     pcclReduceDescriptor_t descriptor;
     /* Of this operation; zero takes that of the communicator. */
     uint64_t time_limit_ms;
+    /* A pcclAlgorithm_t. As the descriptor, it must be the same at all members. */
+    uint32_t algorithm;
+    uint32_t reserved;
 } pcclReduceCall_t;
 
 /* As pcclAllReduceAsync. Set struct_size to sizeof(pcclReduceCall_t) and everything else to zero first. */

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::types::DigestKind;
+use crate::types::{Algorithm, DigestKind};
 
 /// Time limits of a run. One knob, from which the others derive: `peer_timeout`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,6 +166,10 @@ pub struct PeerConfig {
     /// Threads that compute digests of the shared state at most. Default zero: one per core, up to
     /// 16; memory is slower than that.
     pub digest_threads: u16,
+    /// By which algorithm all-reduces go that ask for none, at all members the same. Default none: what the
+    /// environment variable `PCCL_ALGORITHM` says (`ring`, `star` or `direct`), or, if it is not set,
+    /// what suits the size of the tensor and the links of the group.
+    pub algorithm: Option<Algorithm>,
     /// Whether chunks of the shared state may be compressed for members whose link is slower than
     /// the compressor, if they shrink by a tenth. Default true.
     pub compress_state: bool,
@@ -184,6 +188,7 @@ impl Default for PeerConfig {
             announce: Vec::new(),
             segment: 512 * 1024,
             digest_threads: 0,
+            algorithm: None,
             compress_state: true,
             identity: None,
         }

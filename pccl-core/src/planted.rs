@@ -43,8 +43,6 @@ pub enum Bug {
     CrcIgnored,
     /// Rule 12: a dead lane does not abort the operations on it.
     DeadLaneIgnored,
-    /// Rule 12: an edge that only the direct exchange or a star used is broken, and nothing changes.
-    ChoiceKept,
     /// Rule 13: a member whose control connection closes is lost at once.
     LostAtOnce,
     /// Rule 13: unread input of a replaced connection is still read.
@@ -86,7 +84,6 @@ impl Bug {
         Self::OwnChoice,
         Self::CrcIgnored,
         Self::DeadLaneIgnored,
-        Self::ChoiceKept,
         Self::LostAtOnce,
         Self::OldConnectionRead,
         Self::GapIgnored,

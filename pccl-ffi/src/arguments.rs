@@ -5,7 +5,7 @@ use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use pccl_core::types::{DataType, ReduceOp, SyncStrategy};
+use pccl_core::types::{Algorithm, DataType, ReduceOp, SyncStrategy};
 
 use crate::failure::Failure;
 use crate::layout::{CommConfig, Enum, MasterConfig, ReduceCall, SocketAddress};
@@ -124,7 +124,7 @@ unsafe impl Growing for CommConfig {
 
 // SAFETY: begins with `struct_size`; numbers and pointers.
 unsafe impl Growing for ReduceCall {
-    const FIRST: usize = size_of::<Self>();
+    const FIRST: usize = std::mem::offset_of!(Self, algorithm);
 }
 
 // SAFETY: begins with `struct_size`; numbers and pointers.
@@ -169,6 +169,16 @@ pub(crate) unsafe fn growing<T: Growing>(place: *const T, name: &str) -> Result<
 /// An element type.
 pub(crate) fn data_type(number: Enum, name: &str) -> Result<DataType, Failure> {
     by_number(&DataType::ALL, number, name, "pcclDataType_t")
+}
+
+/// An algorithm; none if the library is to choose.
+pub(crate) fn algorithm(number: u32) -> Result<Option<Algorithm>, Failure> {
+    let found = Algorithm::from_number(number);
+    if number != 0 && found.is_none() {
+        let why = format!("{number} is no pcclAlgorithm_t");
+        return Err(Failure::argument(why));
+    }
+    Ok(found)
 }
 
 /// An operator.

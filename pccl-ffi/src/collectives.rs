@@ -9,7 +9,7 @@ use pccl_core::types::ReduceDescriptor;
 use pccl_core::{CallOptions, ReduceInfo, ReduceRequest};
 
 use crate::arguments::{
-    Out, data_type, growing, input, inputs, limit, operator, optional_output, output,
+    Out, algorithm, data_type, growing, input, inputs, limit, operator, optional_output, output,
 };
 use crate::communicator::{Comm, Lease, connected};
 use crate::entry::run_initialized;
@@ -110,7 +110,11 @@ pub unsafe extern "C" fn pcclAllReduceAsyncEx(
             )
         };
         let (send, recv) = (host_memory(&call.send)?, host_memory(&call.recv)?);
-        let request = Request::new(send, recv, &call.descriptor)?;
+        let mut request = Request::new(send, recv, &call.descriptor)?;
+        request.descriptor.algorithm = algorithm(call.algorithm)?;
+        if call.reserved != 0 {
+            return Err(Failure::argument("call.reserved is not zero"));
+        }
         let limit = limit(call.time_limit_ms).or_else(|| comm.limit());
         // SAFETY: the caller's promise about the buffers.
         unsafe { launch(&comm, &request, limit) }?;

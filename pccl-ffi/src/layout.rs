@@ -305,6 +305,10 @@ pub struct ReduceCall {
     pub descriptor: ReduceDescriptor,
     /// Its limit; zero takes the communicator's.
     pub time_limit_ms: u64,
+    /// By which algorithm; zero leaves that to the library.
+    pub algorithm: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// `pcclMasterConfig_t`.
@@ -371,6 +375,9 @@ layout! {
     }
     MemberInfo: 136 / 8 { id @ 0, name @ 8, address @ 72 }
     Buffer: 24 / 8 { data @ 0, device_type @ 8, device_index @ 12, stream @ 16 }
-    ReduceCall: 104 / 8 { struct_size @ 0, send @ 8, recv @ 32, descriptor @ 56, time_limit_ms @ 96 }
+    ReduceCall: 112 / 8 {
+        struct_size @ 0, send @ 8, recv @ 32, descriptor @ 56, time_limit_ms @ 96, algorithm @ 104,
+        reserved @ 108,
+    }
     MasterConfig: 24 / 8 { struct_size @ 0, listen @ 8, peer_timeout_ms @ 16 }
 }

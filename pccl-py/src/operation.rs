@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use pccl_core::ids::Tag;
-use pccl_core::types::{DataType, Quantization, QuantizationAlgorithm, ReduceDescriptor, ReduceOp};
+use pccl_core::types::{
+    Algorithm, DataType, Quantization, QuantizationAlgorithm, ReduceDescriptor, ReduceOp,
+};
 use pccl_core::{CallOptions, Communicator, OpHandle};
 use pyo3::prelude::*;
 
@@ -16,8 +18,9 @@ use crate::home::Home;
 use crate::wait::{seconds, wait};
 
 /// What an all-reduce does, as the Python package says it: numbers of data type, operator,
-/// quantisation algorithm (zero for none), and the type that it quantises to.
-pub(crate) type What = (u8, u8, u8, u8);
+/// quantisation algorithm (zero for none), the type that it quantises to, and by which algorithm
+/// data moves (zero for the library's choice).
+pub(crate) type What = (u8, u8, u8, u8, u8);
 
 /// An all-reduce on its way. Destroying it before it has ended cancels it.
 #[pyclass(frozen, module = "pccl._native")]
@@ -112,7 +115,7 @@ pub(crate) fn descriptor(
     function: &str,
     send: &Memory,
     recv: &Memory,
-    (data_type, op, algorithm, quantized): What,
+    (data_type, op, algorithm, quantized, way): What,
 ) -> PyResult<ReduceDescriptor> {
     let data_type = by_number(&DataType::ALL, data_type)
         .ok_or_else(|| argument_error(py, function, format!("no data type {data_type}")))?;
@@ -136,7 +139,7 @@ pub(crate) fn descriptor(
         data_type,
         op,
         quantization: quantization.map_err(|why| argument_error(py, function, why))?,
-        algorithm: None,
+        algorithm: Algorithm::from_number(u32::from(way)),
     })
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::options::{CallOptions, Member};
 use crate::config::PeerConfig;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UsageError};
 use crate::ids::{CallId, MemberId, PublicKey};
 use crate::membership::peer::Request;
 use crate::runtime::calls::{Reply, Signal, Ticket};
 use crate::runtime::control::{ControlThread, Work};
 use crate::runtime::events::EventStream;
 use crate::runtime::sync::Watch;
-use crate::types::{Attributes, UnanimousCall};
+use crate::types::{Algorithm, Attributes, UnanimousCall};
 
 /// A peer: one member of a run, or somebody who may become one.
 ///
@@ -34,6 +34,8 @@ pub struct Communicator {
     pub(super) agreed: Mutex<Option<u64>>,
     /// Most threads that compute digests.
     pub(super) digest_threads: u16,
+    /// What all-reduces go by that ask for nothing.
+    pub(super) algorithm: Option<Algorithm>,
 }
 
 impl Communicator {
@@ -42,12 +44,17 @@ impl Communicator {
     /// Looks nothing up and dials nobody before [`Communicator::connect`].
     pub fn new(master: &str, config: PeerConfig) -> Result<Self> {
         let digest_threads = config.digest_threads;
+        let algorithm = match config.algorithm {
+            Some(algorithm) => Some(algorithm),
+            None => asked_for_by_environment()?,
+        };
         Ok(Self {
             control: ControlThread::start(master, config)?,
             syncing: Mutex::default(),
             torn: Mutex::default(),
             agreed: Mutex::default(),
             digest_threads,
+            algorithm,
         })
     }
 
@@ -248,6 +255,24 @@ fn answer(result: Result<Reply>) -> Result<bool> {
         other => Err(unexpected(other)),
     }
 }
+
+/// Algorithm that the environment names; none if it leaves the choice.
+fn asked_for_by_environment() -> Result<Option<Algorithm>> {
+    match std::env::var(ALGORITHM) {
+        Ok(name) if !name.is_empty() => match name.parse() {
+            Ok(algorithm) => Ok(Some(algorithm)),
+            Err(error) => Err(UsageError::Argument {
+                name: ALGORITHM,
+                why: error.to_string(),
+            }
+            .into()),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// Environment variable that names the algorithm of all-reduces that ask for none.
+const ALGORITHM: &str = "PCCL_ALGORITHM";
 
 /// The result of a wait without limit.
 pub(super) fn waited(result: Option<Result<Reply>>) -> Result<Reply> {

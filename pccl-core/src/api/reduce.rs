@@ -123,6 +123,10 @@ impl Communicator {
         signal: Arc<Signal>,
     ) -> OpHandle {
         let controls = self.control.controls().clone();
+        let descriptor = ReduceDescriptor {
+            algorithm: descriptor.algorithm.or(self.algorithm),
+            ..descriptor
+        };
         let request = Request::Reduce { tag, descriptor };
         let work = Work::Reduce(lent);
         let (call, ticket) = controls.submit(request, options.limit, work, signal);

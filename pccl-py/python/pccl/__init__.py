@@ -22,6 +22,7 @@ from . import _cuda as cuda
 from . import _native
 from ._communicator import Communicator
 from ._enums import (
+    Algorithm,
     Attribute,
     DataType,
     DeviceType,
@@ -55,6 +56,7 @@ __version__: str = _native.VERSION
 warn_of_pypccl()
 
 __all__ = [
+    "Algorithm",
     "ArgumentError",
     "AsyncReduceHandle",
     "Attribute",

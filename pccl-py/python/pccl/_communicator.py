@@ -9,6 +9,7 @@ from typing import Any
 
 from . import _native
 from ._enums import (
+    Algorithm,
     Attribute,
     DataType,
     QuantizationAlgorithm,
@@ -179,6 +180,7 @@ class Communicator:
         tag: int = 0,
         operand_descriptor: ReduceOperandDescriptor | None = None,
         quantization_options: QuantizationOptions | None = None,
+        algorithm: Algorithm = Algorithm.AUTOMATIC,
         timeout: float | None = None,
     ) -> ReduceInfo:
         """Combines `send` of all members of the peer group into `recv`, with the same bits at each.
@@ -190,6 +192,8 @@ class Communicator:
             tag: names the operation; one with a given tag is open at a time.
             operand_descriptor: element type; must be that of the tensors.
             quantization_options: how data travels; as it is if absent.
+            algorithm: by which pattern it moves; the library's choice by default. The same at all
+                members; fails with INVALID_ARGUMENT where the links do not allow it.
             timeout: seconds after which the operation asks to fail, at all members; the verdict
                 may still be success. None by default.
 
@@ -212,6 +216,7 @@ class Communicator:
             tag=tag,
             operand=operand_descriptor,
             quantization=quantization_options,
+            algorithm=algorithm,
             timeout=timeout,
         )
         return ReduceInfo(*wait_for(operation))
@@ -225,6 +230,7 @@ class Communicator:
         tag: int = 0,
         operand_descriptor: ReduceOperandDescriptor | None = None,
         quantization_options: QuantizationOptions | None = None,
+        algorithm: Algorithm = Algorithm.AUTOMATIC,
         timeout: float | None = None,
     ) -> AsyncReduceHandle:
         """Starts an all-reduce and returns at once. Arguments as for `all_reduce`; what becomes of
@@ -249,6 +255,7 @@ class Communicator:
             tag=tag,
             operand=operand_descriptor,
             quantization=quantization_options,
+            algorithm=algorithm,
             timeout=timeout,
         )
         handle = self._keep(operation, tag)
@@ -296,7 +303,9 @@ class Communicator:
             what = descriptor.reduce_descriptor
             _check_range("tag", what.tag, 64)
             send, recv = descriptor.views(function)
-            numbers = _numbers(send.dtype, what.op, what.quantization_options)
+            numbers = _numbers(
+                send.dtype, what.op, what.quantization_options, what.algorithm
+            )
             items.append((send.lent(), recv.lent(), numbers, what.tag))
         return ReduceInfo(*self._native.all_reduce_multiple(items, max_in_flight, timeout))
 
@@ -405,6 +414,7 @@ class Communicator:
         tag: int,
         operand: ReduceOperandDescriptor | None,
         quantization: QuantizationOptions | None,
+        algorithm: Algorithm,
         timeout: float | None,
     ) -> _native.Operation:
         sent = view_of(function, "send", send, writable=False)
@@ -419,18 +429,22 @@ class Communicator:
                 function, f"the tensors are {sent.dtype.name}, the descriptor {want}"
             )
         _check_range("tag", tag, 64)
-        what = _numbers(sent.dtype, op, quantization)
+        what = _numbers(sent.dtype, op, quantization, algorithm)
         return self._native.all_reduce(function, sent.lent(), received.lent(), what, tag, timeout)
 
 
 def _numbers(
-    dtype: DataType, op: ReduceOp, quantization: QuantizationOptions | None
-) -> tuple[int, int, int, int]:
-    if quantization is None:
-        return int(dtype), int(ReduceOp(op)), int(QuantizationAlgorithm.NONE), int(dtype)
-    algorithm = QuantizationAlgorithm(quantization.algorithm)
-    quantized = DataType(quantization.quantized_datatype)
-    return int(dtype), int(ReduceOp(op)), int(algorithm), int(quantized)
+    dtype: DataType,
+    op: ReduceOp,
+    quantization: QuantizationOptions | None,
+    algorithm: Algorithm,
+) -> tuple[int, int, int, int, int]:
+    how, quantized = QuantizationAlgorithm.NONE, dtype
+    if quantization is not None:
+        how = QuantizationAlgorithm(quantization.algorithm)
+        quantized = DataType(quantization.quantized_datatype)
+    way = Algorithm(algorithm)
+    return int(dtype), int(ReduceOp(op)), int(how), int(quantized), int(way)
 
 
 def _read(stream: _native.Events) -> Iterator[Event]:

@@ -89,8 +89,22 @@ class DistributionHint(enum.IntEnum):
     UNIFORM = 2
 
 
+class Algorithm(enum.IntEnum):
+    """By which pattern an all-reduce moves its data. Not of PCCL 1.0."""
+
+    AUTOMATIC = 0
+    """As the environment variable `PCCL_ALGORITHM` says (ring, star or direct), or else as suits the
+    size of the tensor and the links of the group."""
+    RING = 1
+    """Around the ring of the members."""
+    STAR = 2
+    """Through one member: two hops."""
+    DIRECT = 3
+    """Every pair exchanges: two hops, and at most two quantisations."""
+
+
 class QuantizationAlgorithm(enum.IntEnum):
-    """How values are made smaller on the wire. Only NONE can be used in this version."""
+    """How values are made smaller on the wire."""
 
     NONE = 0
     MIN_MAX = 1

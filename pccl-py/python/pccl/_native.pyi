@@ -51,14 +51,14 @@ class Communicator:
         function: str,
         send: tuple[int, int, object],
         recv: tuple[int, int, object],
-        what: tuple[int, int, int, int],
+        what: tuple[int, int, int, int, int],
         tag: int,
         limit: float | None,
     ) -> Operation: ...
     def all_reduce_multiple(
         self,
         items: Sequence[
-            tuple[tuple[int, int, object], tuple[int, int, object], tuple[int, int, int, int], int]
+            tuple[tuple[int, int, object], tuple[int, int, object], tuple[int, int, int, int, int], int]
         ],
         max_in_flight: int,
         limit: float | None,

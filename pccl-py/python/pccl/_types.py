@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ._enums import (
+    Algorithm,
     DataType,
     DeviceType,
     DistributionHint,
@@ -56,6 +57,7 @@ class ReduceDescriptor:
         tag: names the operation; operations with different tags run at the same time.
         operand_descriptor: element type.
         quantization_options: how data travels; as it is by default.
+        algorithm: by which pattern it moves; the library's choice by default. Not of PCCL 1.0.
     """
 
     count: int
@@ -65,6 +67,7 @@ class ReduceDescriptor:
     quantization_options: QuantizationOptions = field(
         default_factory=lambda: QuantizationOptions(algorithm=QuantizationAlgorithm.NONE)
     )
+    algorithm: Algorithm = Algorithm.AUTOMATIC
 
 
 class ReduceOpDescriptor:

@@ -12,7 +12,6 @@ use super::timers::Timer;
 use super::{Master, few};
 use crate::event::Event;
 use crate::ids::{MemberId, PeerGroup};
-use crate::planted::{Bug, planted};
 use crate::topology::choice::{DIRECT_MEMBERS, Links};
 use crate::topology::ring;
 use crate::types::Choice;
@@ -297,9 +296,6 @@ impl Master {
         self.groups.get(&number).is_some_and(|group| {
             let choice = &group.choice;
             let neighbours = choice.ring && ring::adjacent(&group.ring, a, b);
-            if planted(Bug::ChoiceKept) {
-                return neighbours;
-            }
             neighbours || choice.direct || [Some(a), Some(b)].contains(&choice.hub)
         })
     }
