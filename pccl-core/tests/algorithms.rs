@@ -1,0 +1,133 @@
+//! All algorithms over real sockets: asked for by all, by some, and where there is no plan.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use pccl_core::error::Error;
+use pccl_core::ids::Tag;
+use pccl_core::types::QuantizationAlgorithm::MinMax;
+use pccl_core::types::{Algorithm, QuantizedType, ReduceOp, Reduction};
+use pccl_core::wire::reason::{AbortReason, RequestCause};
+use pccl_core::{CallOptions, Communicator};
+use support::{each, group, within_limit};
+
+/// Several segments for each slice.
+const COUNT: usize = 1_000_003;
+
+fn contribution(member: usize) -> Vec<f32> {
+    (0..COUNT)
+        .map(|i| ((i * 7 + member * 13) % 101) as f32 * 0.37 - 11.0)
+        .collect()
+}
+
+/// What all members have in the end, in place at every other one, and the bytes that each sent.
+fn reduce(members: &[Communicator], what: Reduction, tag: u64) -> (Vec<u32>, Vec<u64>) {
+    let ends = each(members, |n, member| {
+        let mut recv = contribution(n);
+        let info = if n % 2 == 0 {
+            member.all_reduce_in_place(&mut recv, what, Tag(tag))
+        } else {
+            member.all_reduce(&contribution(n), &mut recv, what, Tag(tag))
+        };
+        let bits: Vec<u32> = recv.iter().map(|x| x.to_bits()).collect();
+        (bits, info.unwrap().tx_bytes)
+    });
+    let (results, sent): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+    assert!(results.iter().all(|result| *result == results[0]));
+    (results.into_iter().next().unwrap(), sent)
+}
+
+#[test]
+fn four_members_go_by_every_algorithm_that_is_asked_for() {
+    within_limit(|| {
+        let (_master, members) = group(4);
+        let by = |algorithm| ReduceOp::Avg.by(algorithm);
+        let (ring, around) = reduce(&members, by(Algorithm::Ring), 1);
+        let (direct, straight) = reduce(&members, by(Algorithm::Direct), 2);
+        assert!(ring == direct, "other bits than those of the ring");
+        for sent in around.iter().chain(&straight) {
+            assert!(sent.abs_diff(6 * COUNT as u64) <= 24, "{sent}");
+        }
+        let (star, sent) = reduce(&members, by(Algorithm::Star), 3);
+        let whole = 4 * COUNT as u64;
+        let mut sent = sent;
+        sent.sort_unstable();
+        assert_eq!(sent, [whole, whole, whole, 3 * whole]);
+        let exact = |i: usize| (0..4).map(|n| contribution(n)[i]).sum::<f32>() / 4.0;
+        for i in [0, 1, COUNT / 2, COUNT - 1] {
+            assert!((f32::from_bits(star[i]) - exact(i)).abs() < 1e-3);
+        }
+        // Quantised once by each contributor, and once by who adds: half a step each.
+        let codes = ReduceOp::Avg.quantized(MinMax, QuantizedType::U8);
+        for algorithm in [Algorithm::Star, Algorithm::Direct] {
+            let (result, _) = reduce(&members, codes.by(algorithm), 4);
+            let bound = 100.0 * 0.37 / 255.0 / 2.0 * (3.0 / 4.0 + 1.0) + 1e-3;
+            for i in [0, 1, COUNT / 2, COUNT - 1] {
+                assert!((f32::from_bits(result[i]) - exact(i)).abs() <= bound);
+            }
+        }
+    });
+}
+
+#[test]
+fn members_that_ask_for_different_algorithms_are_told_which() {
+    within_limit(|| {
+        let (_master, members) = group(3);
+        let results = each(&members, |n, member| {
+            let mut buffer = contribution(n);
+            let algorithm = if n == 1 {
+                Algorithm::Direct
+            } else {
+                Algorithm::Ring
+            };
+            let sum = ReduceOp::Sum.by(algorithm);
+            let result = member.all_reduce_in_place(&mut buffer, sum, Tag(1));
+            assert!(buffer == contribution(n), "not restored");
+            result
+        });
+        for result in results {
+            let Err(Error::Aborted { reason, .. }) = result else {
+                panic!("{result:?}");
+            };
+            assert!(reason.is_mismatch());
+            let text = reason.to_string();
+            assert!(
+                text.contains("by ring") && text.contains("by direct"),
+                "{text}"
+            );
+        }
+    });
+}
+
+/// More members than exchange directly, and one lets the size decide as the others do.
+#[test]
+fn an_algorithm_without_a_plan_fails_at_once_for_all() {
+    within_limit(|| {
+        let (_master, members) = group(17);
+        let results = each(&members, |n, member| {
+            let mut buffer = vec![n as f32; 100];
+            let sum = ReduceOp::Sum.by(Algorithm::Direct);
+            let failed = member.all_reduce_in_place(&mut buffer, sum, Tag(1));
+            assert_eq!(buffer, vec![n as f32; 100]);
+            let options = CallOptions::default();
+            member
+                .all_reduce_in_place_with(&mut buffer, ReduceOp::Max, Tag(2), options)
+                .unwrap();
+            assert_eq!(buffer, vec![16.0; 100]);
+            failed
+        });
+        for result in results {
+            let Err(Error::Aborted { reason, .. }) = result else {
+                panic!("{result:?}");
+            };
+            let cause = RequestCause::NoPlan {
+                algorithm: Algorithm::Direct,
+            };
+            assert!(reason.is_mismatch(), "a retry would do no better");
+            assert!(
+                matches!(&reason, AbortReason::Requested { cause: c, .. } if *c == cause),
+                "{reason}"
+            );
+        }
+    });
+}
