@@ -46,6 +46,7 @@ scenarios! {
     net_formats_that_mean_nothing => "formats",
     net_a_mismatch_is_an_argument_error_for_all => "mismatch",
     net_limits_and_cancelling => "limits",
+    net_every_algorithm_that_is_asked_for => "algorithms",
     net_many_with_retry_counts_right => "many",
     net_the_query_for_newcomers_runs_beside_collectives => "background",
     net_state_reaches_who_lacks_it_and_a_rule_breaker_comes_back => "state",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pccl
-from pccl import DataType, QuantizationAlgorithm, ReduceOp
+from pccl import Algorithm, DataType, QuantizationAlgorithm, ReduceOp
 from reference import CANONICAL_NAN, Array, bits, fold
 
 NARROW = (DataType.FLOAT16, DataType.BFLOAT16)
@@ -92,7 +92,9 @@ class Form:
         return np.nextafter(step, self.real(np.inf)) if step * steps < span else step
 
 
-def all_reduce(contributions: list[Array], op: ReduceOp, form: Form) -> Array:
+def all_reduce(
+    contributions: list[Array], op: ReduceOp, form: Form, way: Algorithm = Algorithm.RING
+) -> Array:
     """What every member ends with; contributions in the order of the ring."""
     world, count = len(contributions), contributions[0].size
     result = np.empty_like(contributions[0])
@@ -104,17 +106,22 @@ def all_reduce(contributions: list[Array], op: ReduceOp, form: Form) -> Array:
             block = slice(at, min(at + form.block, end))
             ordered = [contributions[(first + i) % world][block] for i in range(world)]
             with np.errstate(all="ignore"):
-                result[block] = _reduce(ordered, op, form)
+                result[block] = _reduce(ordered, op, form, way)
         start = end
     assert start == count
     return result
 
 
-def _reduce(ordered: list[Array], op: ReduceOp, form: Form) -> Array:
+def _reduce(ordered: list[Array], op: ReduceOp, form: Form, way: Algorithm) -> Array:
     dtype, real = ordered[0].dtype, form.real
     most = np.finfo(real).max
     partial = ordered[0].astype(real)
     for own in ordered[1:]:
+        if way is Algorithm.DIRECT:
+            # Each contribution but the owner's travels quantised, and no sum of them does.
+            incoming = form.decode(*form.encode(own.astype(real)), most)
+            partial = np.asarray(fold(partial, incoming, op))
+            continue
         incoming = form.decode(*form.encode(partial), most)
         partial = np.asarray(fold(incoming, own.astype(real), op))
     if op is ReduceOp.AVG:

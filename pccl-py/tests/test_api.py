@@ -154,6 +154,38 @@ def test_a_read_only_array_may_be_sent_and_shapes_do_not_matter(
     each(pair, reduce)
 
 
+def test_members_go_by_the_algorithm_that_they_ask_for_and_by_the_environments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with run_of(3) as peers:
+
+        def moved(index: int, peer: pccl.Communicator, algorithm: pccl.Algorithm) -> int:
+            x = np.arange(3000.0) + index
+            info = peer.all_reduce(x, x, op=ReduceOp.SUM, algorithm=algorithm)
+            assert (x == 3 * np.arange(3000.0) + 3).all()
+            return info.tx_bytes
+
+        def by(algorithm: pccl.Algorithm) -> list[int]:
+            return sorted(each(peers, lambda index, peer: moved(index, peer, algorithm)))
+
+        assert by(pccl.Algorithm.RING) == by(pccl.Algorithm.DIRECT) == [32_000] * 3
+        assert by(pccl.Algorithm.STAR) == [24_000, 24_000, 48_000]
+
+        def differ(index: int, peer: pccl.Communicator) -> pccl.PCCLError:
+            ways = (pccl.Algorithm.STAR, pccl.Algorithm.RING, pccl.Algorithm.RING)
+            return failure(lambda: peer.all_reduce(ones(), ones(), op=ReduceOp.SUM, algorithm=ways[index]))
+
+        for error in each(peers, differ):
+            assert error.result is Result.INVALID_ARGUMENT
+            assert "by star" in str(error) and "by ring" in str(error)
+    monkeypatch.setenv("PCCL_ALGORITHM", "direct")
+    with run_of(3) as peers:
+        assert by(pccl.Algorithm.AUTOMATIC) == [32_000] * 3
+    monkeypatch.setenv("PCCL_ALGORITHM", "round")
+    with pytest.raises(pccl.ArgumentError, match="PCCL_ALGORITHM"):
+        pccl.Communicator("127.0.0.1:1")
+
+
 def test_memory_at_odd_addresses_can_be_reduced(pair: list[pccl.Communicator]) -> None:
     def reduce(_: int, peer: pccl.Communicator) -> None:
         raw = np.zeros(8 * 100 + 1, np.uint8)

@@ -1,5 +1,6 @@
-"""Every element type and operator, over rings of two to five members that all use other numbers of
-connections and other frame sizes: the result is that of the reference, to the bit, at each."""
+"""Every element type and operator, around the ring and direct, in groups of two to five members that all
+use other numbers of connections and other frame sizes: the result is that of the reference, to the bit,
+at each."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import pccl
 import pytest
 from group import each, run_of
-from pccl import DataType, ReduceOp
+from pccl import Algorithm, DataType, ReduceOp
 from reference import Array, all_reduce, bits
 
 COUNTS = (0, 1, 2, 3, 7, 64, 1001, 40_007)
@@ -64,8 +65,11 @@ def test_the_result_is_the_references_at_every_member(
         # Every second operation in place; all at the same time.
         results = [x if tag % 2 else np.zeros_like(x) for tag, x in enumerate(own)]
         pairs = zip(own, results, strict=True)
+        # Both add the same slices in the same order.
+        ways = (Algorithm.RING, Algorithm.DIRECT)
         handles = [
-            peer.all_reduce_async(x, out, op=op, tag=tag) for tag, (x, out) in enumerate(pairs)
+            peer.all_reduce_async(x, out, op=op, tag=tag, algorithm=ways[(tag + op // 2) % 2])
+            for tag, (x, out) in enumerate(pairs)
         ]
         for tag, handle in enumerate(handles):
             committed, status, info = handle.wait()

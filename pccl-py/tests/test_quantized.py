@@ -1,6 +1,6 @@
-"""Every float type, operator and quantisation, over rings of two to five members that all use other
-numbers of connections and other frame sizes: the result is that of the reference, to the bit, at
-each."""
+"""Every float type, operator and quantisation, around the ring and direct, in groups of two to five
+members that all use other numbers of connections and other frame sizes: the result is that of the
+reference, to the bit, at each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pccl
 import pytest
 from group import each, failure, run_of
-from pccl import DataType, QuantizationAlgorithm, QuantizationOptions, ReduceOp, Result
+from pccl import Algorithm, DataType, QuantizationAlgorithm, QuantizationOptions, ReduceOp, Result
 from quantized import Form, all_reduce, forms, options
 from reference import Array, bits
 from test_numerics import FLOATS, contribution
@@ -43,9 +43,11 @@ def test_the_result_is_the_references_at_every_member(
         [contribution([tag, place, data_type], count, data_type) for place in range(len(peers))]
         for tag, (_, _, count) in enumerate(cases)
     ]
+    # Each form once around the ring, and once direct.
+    ways = [Algorithm.RING if 2 * tag < len(cases) else Algorithm.DIRECT for tag in range(len(cases))]
     expected = [
-        all_reduce(contributions, op, form)
-        for contributions, (form, _, _) in zip(given, cases, strict=True)
+        all_reduce(contributions, op, form, ways[tag])
+        for tag, (contributions, (form, _, _)) in enumerate(zip(given, cases, strict=True))
     ]
 
     def reduce_all(index: int, peer: pccl.Communicator) -> None:
@@ -53,7 +55,14 @@ def test_the_result_is_the_references_at_every_member(
         # Every second operation in place; all at the same time.
         results = [x if tag % 2 else np.zeros_like(x) for tag, x in enumerate(own)]
         handles = [
-            peer.all_reduce_async(own[tag], out, op=op, tag=tag, quantization_options=cases[tag][1])
+            peer.all_reduce_async(
+                own[tag],
+                out,
+                op=op,
+                tag=tag,
+                quantization_options=cases[tag][1],
+                algorithm=ways[tag],
+            )
             for tag, out in enumerate(results)
         ]
         for tag, handle in enumerate(handles):
@@ -64,16 +73,20 @@ def test_the_result_is_the_references_at_every_member(
             if tag % 2 == 0:
                 same = bits(own[tag]) == bits(given[tag][rank[index]])
                 assert same.all(), "the send buffer was modified"
-            assert info.tx_bytes == sent(cases[tag][0], cases[tag][2], len(peers), rank[index])
+            form, _, count = cases[tag]
+            assert info.tx_bytes == sent(form, count, len(peers), rank[index], ways[tag])
 
     each(peers, reduce_all)
 
 
-def sent(form: Form, count: int, world: int, rank: int) -> int:
-    """Bytes that a member sends: every slice once as a partial and once as a result, except those
-    that it finishes, and those that the next member finishes."""
+def sent(form: Form, count: int, world: int, rank: int, way: Algorithm) -> int:
+    """Bytes that a member sends. Around the ring: every slice once as a partial and once as a result,
+    except those that it finishes, and those that the next member finishes. Direct: its part of all
+    slices but its own, and the result of that one to each of the others."""
     base, longer = divmod(count, world)
     size = [form.wire_bytes(base + (index < longer)) for index in range(world)]
+    if way is Algorithm.DIRECT:
+        return sum(size) - size[rank] + (world - 1) * size[rank]
     owner = [(index - 1) % world for index in range(world)]
     partials = sum(size[i] for i in range(world) if owner[i] != rank)
     results = sum(size[i] for i in range(world) if owner[i] != (rank + 1) % world)

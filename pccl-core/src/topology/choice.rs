@@ -25,96 +25,89 @@ pub const DIRECT_MEMBERS: usize = 16;
 pub const STAR_MEMBERS: usize = 64;
 
 /// What is known of the links of a group.
-#[derive(Clone, Copy)]
-pub struct Links<W, P, R> {
+pub trait Links {
     /// Whether two members can exchange data, as far as is known.
-    pub works: W,
+    fn works(&self, a: MemberId, b: MemberId) -> bool;
+
     /// Whether two members have had a lane.
-    pub proven: P,
-    /// Round trip between a member and the master: how far members are from one another is not
-    /// measured, and is taken to be as much.
-    pub round_trip: R,
+    fn proven(&self, a: MemberId, b: MemberId) -> bool;
+
+    /// Round trip between a member and the master, if it is known: how far members are from one
+    /// another is not measured, and is taken to be as much.
+    fn round_trip(&self, id: MemberId) -> Option<Duration>;
 }
 
-impl<W, P, R> Links<W, P, R>
-where
-    W: Fn(MemberId, MemberId) -> bool,
-    P: Fn(MemberId, MemberId) -> bool,
-    R: Fn(MemberId) -> Option<Duration>,
-{
-    /// What a group in this order goes by.
-    pub fn choose(&self, order: &[MemberId]) -> Choice {
-        let ring = ring::holds(order, &self.works);
-        let n = order.len() as u64;
-        if n < 2 {
-            return Choice::RING;
-        }
-        let hub = self.hub(order);
-        let direct = order.len() <= DIRECT_MEMBERS && self.all_proven(order);
-        let offered = Choice {
-            ring,
-            direct,
-            hub,
-            ..Choice::RING
-        };
-        // Two members have one link: all is the same but for who adds what.
-        if n == 2 {
-            return offered;
-        }
-        let round_trip = self.typical(order);
-        let rate = match round_trip < NEAR {
-            true => NEAR_RATE,
-            false => FAR_RATE,
-        };
-        let in_flight = sent_in(round_trip / 2, rate);
-        let hub_time = sent_in(HUB_TIME, rate).max(in_flight / HUB_PART);
-        let star_below = match direct {
-            true => EARLY.min(hub_time / (n - 1)),
-            false => (hub_time / (n - 1)).max(in_flight * n * (n - 2) / (n - 1).pow(2)),
-        };
-        Choice {
-            star_below: if hub.is_some() { star_below } else { 0 },
-            direct_below: match direct {
-                true => GAIN * in_flight * n * (n - 2) / (n - 1),
-                false => 0,
-            },
-            // Around the ring, it would be quantised as often as there are members.
-            quantized_direct_below: if direct { u64::MAX } else { 0 },
-            ..offered
-        }
+/// What a group in this order goes by.
+pub fn choose(links: &impl Links, order: &[MemberId]) -> Choice {
+    let ring = ring::holds(order, |a, b| links.works(a, b));
+    let n = order.len() as u64;
+    if n < 2 {
+        return Choice::RING;
     }
+    let hub = hub(links, order);
+    let direct = order.len() <= DIRECT_MEMBERS && all_proven(links, order);
+    let offered = Choice {
+        ring,
+        direct,
+        hub,
+        ..Choice::RING
+    };
+    // Two members have one link: all is the same but for who adds what.
+    if n == 2 {
+        return offered;
+    }
+    let round_trip = typical(links, order);
+    let rate = match round_trip < NEAR {
+        true => NEAR_RATE,
+        false => FAR_RATE,
+    };
+    let in_flight = sent_in(round_trip / 2, rate);
+    let hub_time = sent_in(HUB_TIME, rate).max(in_flight / HUB_PART);
+    let star_below = match direct {
+        true => EARLY.min(hub_time / (n - 1)),
+        false => (hub_time / (n - 1)).max(in_flight * n * (n - 2) / (n - 1).pow(2)),
+    };
+    Choice {
+        star_below: if hub.is_some() { star_below } else { 0 },
+        direct_below: match direct {
+            true => GAIN * in_flight * n * (n - 2) / (n - 1),
+            false => 0,
+        },
+        // Around the ring, it would be quantised as often as there are members.
+        quantized_direct_below: if direct { u64::MAX } else { 0 },
+        ..offered
+    }
+}
 
-    /// Who is to add in a star: of those that have an edge to every other member, the nearest to the
-    /// master, and of equals the first. None if nobody has, or the group is too large.
-    pub fn hub(&self, order: &[MemberId]) -> Option<MemberId> {
-        if order.len() > STAR_MEMBERS {
-            return None;
-        }
-        let reaches_all =
-            |id: &MemberId| order.iter().all(|to| id == to || (self.proven)(*id, *to));
-        let distance = |id: &MemberId| (self.round_trip)(*id).unwrap_or(Duration::MAX);
-        order
-            .iter()
-            .filter(|id| reaches_all(id))
-            .min_by_key(|id| distance(id))
-            .copied()
+/// Who is to add in a star: of those that have an edge to every other member, the nearest to the
+/// master, and of equals the first. None if nobody has, or the group is too large.
+pub fn hub(links: &impl Links, order: &[MemberId]) -> Option<MemberId> {
+    if order.len() > STAR_MEMBERS {
+        return None;
     }
+    let reaches_all = |id: &MemberId| order.iter().all(|to| id == to || links.proven(*id, *to));
+    let distance = |id: &MemberId| links.round_trip(*id).unwrap_or(Duration::MAX);
+    order
+        .iter()
+        .filter(|id| reaches_all(id))
+        .min_by_key(|id| distance(id))
+        .copied()
+}
 
-    fn all_proven(&self, order: &[MemberId]) -> bool {
-        let before = |i: usize| order.iter().take(i);
-        let all_before = |(i, a): (usize, &MemberId)| before(i).all(|b| (self.proven)(*a, *b));
-        order.iter().enumerate().all(all_before)
-    }
+fn all_proven(links: &impl Links, order: &[MemberId]) -> bool {
+    let before = |i: usize| order.iter().take(i);
+    let all_before = |(i, a): (usize, &MemberId)| before(i).all(|b| links.proven(*a, *b));
+    order.iter().enumerate().all(all_before)
+}
 
-    /// The median of the round trips that are known; nothing if none is.
-    fn typical(&self, order: &[MemberId]) -> Duration {
-        let mut known: Vec<Duration> = order
-            .iter()
-            .filter_map(|id| (self.round_trip)(*id))
-            .collect();
-        known.sort();
-        known.get(known.len() / 2).copied().unwrap_or_default()
-    }
+/// The median of the round trips that are known; nothing if none is.
+fn typical(links: &impl Links, order: &[MemberId]) -> Duration {
+    let mut known: Vec<Duration> = order
+        .iter()
+        .filter_map(|id| links.round_trip(*id))
+        .collect();
+    known.sort();
+    known.get(known.len() / 2).copied().unwrap_or_default()
 }
 
 /// Bytes sent in a time, at so many per second. Saturates.
@@ -132,9 +125,9 @@ const NEAR_RATE: u64 = 1_250_000_000;
 /// The same of others: 1 Gbit/s.
 const FAR_RATE: u64 = 125_000_000;
 
-/// Time that a hub may take to send a small tensor to all others in any case: as long as some frames take to
-/// make.
-const HUB_TIME: Duration = Duration::from_micros(20);
+/// Time that a hub may take to send a small tensor to all others in any case: what waking the threads of all
+/// members costs within a host, which the fewer frames of a star save.
+const HUB_TIME: Duration = Duration::from_micros(100);
 
 /// The part of a hop that it may take otherwise.
 const HUB_PART: u64 = 10;
@@ -160,13 +153,25 @@ mod tests {
     }
 
     fn choice(n: u64, round_trip: Duration, works: impl Fn(u64, u64) -> bool + Copy) -> Choice {
-        let edge = move |a: MemberId, b: MemberId| works(a.0.min(b.0), a.0.max(b.0));
-        let links = Links {
-            works: edge,
-            proven: edge,
-            round_trip: |_| Some(round_trip),
-        };
-        links.choose(&order(n))
+        let known = Known(works, |_| Some(round_trip));
+        choose(&known, &order(n))
+    }
+
+    /// Whether the edge of two members, the lower first, works, and how far they are.
+    struct Known<E, R>(E, R);
+
+    impl<E: Fn(u64, u64) -> bool, R: Fn(u64) -> Option<Duration>> Links for Known<E, R> {
+        fn works(&self, a: MemberId, b: MemberId) -> bool {
+            (self.0)(a.0.min(b.0), a.0.max(b.0))
+        }
+
+        fn proven(&self, a: MemberId, b: MemberId) -> bool {
+            self.works(a, b)
+        }
+
+        fn round_trip(&self, id: MemberId) -> Option<Duration> {
+            (self.1)(id.0)
+        }
     }
 
     fn by(choice: Choice, bytes: u64) -> Algorithm {
@@ -230,13 +235,10 @@ mod tests {
 
     #[test]
     fn the_hub_is_the_nearest_of_those_that_reach_all() {
-        let links = Links {
-            works: |_, _| true,
-            proven: |a: MemberId, b: MemberId| a.0.max(b.0) != 4 || a.0.min(b.0) == 3,
-            round_trip: |id: MemberId| (id.0 > 1).then(|| Duration::from_millis(10 - id.0)),
-        };
-        assert_eq!(links.hub(&order(3)), Some(MemberId(3)));
-        assert_eq!(links.hub(&order(4)), Some(MemberId(3)));
+        let round_trip = |id| (id > 1).then(|| Duration::from_millis(10 - id));
+        let known = Known(|a, b| b != 4 || a == 3, round_trip);
+        assert_eq!(hub(&known, &order(3)), Some(MemberId(3)));
+        assert_eq!(hub(&known, &order(4)), Some(MemberId(3)));
     }
 
     proptest! {
@@ -245,7 +247,7 @@ mod tests {
         fn what_is_chosen_has_a_plan(
             n in 1u64..8, mask in any::<u32>(), micros in 0u64..1_000_000, bytes in any::<u64>(),
         ) {
-            let works = move |a: u64, b: u64| mask & (1 << (a * 7 + b) % 32) != 0;
+            let works = move |a: u64, b: u64| mask & (1 << ((a * 7 + b) % 32)) != 0;
             let choice = choice(n, Duration::from_micros(micros), works);
             if Algorithm::ALL.into_iter().any(|a| choice.offers(a)) {
                 prop_assert!(choice.offers(by(choice, bytes)));

@@ -60,7 +60,7 @@ static void absurd(peer *self) {
     EXPECT(pcclInvalidArgument, pcclGetMemberId(self->comm, (uint64_t *)odd));
     EXPECT(pcclInvalidArgument, pcclGetMembers(self->comm, NULL, SIZE_MAX, &i));
     for (i = 0; i < 4; i++) {
-        call.struct_size = i == 0 ? 0 : i == 1 ? sizeof call - 1 : i == 2 ? SIZE_MAX : (size_t)1 << 30;
+        call.struct_size = i == 0 ? 0 : i == 1 ? offsetof(pcclReduceCall_t, algorithm) - 1 : i == 2 ? SIZE_MAX : (size_t)1 << 30;
         EXPECT(pcclInvalidArgument, pcclAllReduceAsyncEx(&call, self->comm, &handle));
     }
     call.struct_size = sizeof call;

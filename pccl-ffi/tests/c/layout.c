@@ -83,10 +83,11 @@ SIZE(pcclSyncProgress_t, 40);
 SIZE(pcclSyncSource_t, 16);
 SIZE(pcclDivergence_t, 112);
 AT(pcclDivergence_t, has_since, 104);
-SIZE(pcclReduceCall_t, 104);
+SIZE(pcclReduceCall_t, 112);
 AT(pcclReduceCall_t, recv, 32);
 AT(pcclReduceCall_t, descriptor, 56);
 AT(pcclReduceCall_t, time_limit_ms, 96);
+AT(pcclReduceCall_t, algorithm, 104);
 SIZE(pcclMasterConfig_t, 24);
 AT(pcclMasterConfig_t, peer_timeout_ms, 16);
 

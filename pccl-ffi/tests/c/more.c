@@ -4,6 +4,7 @@
  */
 #include "harness.h"
 
+#include <stddef.h>
 #include <dirent.h>
 #include <sched.h>
 #include <signal.h>
@@ -146,6 +147,49 @@ static void limits_body(peer *self) {
     call.send.device_type = pcclDeviceCpu;
     call.recv.stream = buffer;
     EXPECT(pcclInvalidArgument, pcclAllReduceAsyncEx(&call, self->comm, &op));
+}
+
+/* ---- Algorithms ---- */
+
+static void algorithms_body(peer *self) {
+    enum { COUNT = 30000 };
+    static float buffers[3][COUNT];
+    float *buffer = buffers[self->index];
+    pcclReduceCall_t call;
+    pcclAsyncReduceOp_t op;
+    pcclReduceInfo_t info;
+    int i;
+    memset(&call, 0, sizeof call);
+    call.struct_size = sizeof call;
+    call.send.data = call.recv.data = buffer;
+    call.descriptor = descriptor(pcclFloat, COUNT, pcclSum, 1);
+    for (call.algorithm = pcclAlgorithmAutomatic; call.algorithm <= pcclAlgorithmDirect; call.algorithm++) {
+        for (i = 0; i < COUNT; i++) {
+            buffer[i] = (float)(i + self->index);
+        }
+        OK(pcclAllReduceAsyncEx(&call, self->comm, &op));
+        OK(pcclAwaitAsyncReduce(&op, &info));
+        for (i = 0; i < COUNT; i++) {
+            REQUIRE(buffer[i] == (float)(3 * i + 3));
+        }
+        if (call.algorithm == pcclAlgorithmRing || call.algorithm == pcclAlgorithmDirect) {
+            REQUIRE(info.tx_bytes == sizeof buffers[0] / 3 * 4 && info.rx_bytes == sizeof buffers[0] / 3 * 4);
+        }
+        if (call.algorithm == pcclAlgorithmStar) {
+            REQUIRE(info.tx_bytes % sizeof buffers[0] == 0 && info.tx_bytes == info.rx_bytes);
+        }
+    }
+    EXPECT(pcclInvalidArgument, pcclAllReduceAsyncEx(&call, self->comm, &op));
+    call.algorithm = self->index == 0 ? pcclAlgorithmStar : pcclAlgorithmRing;
+    OK(pcclAllReduceAsyncEx(&call, self->comm, &op));
+    EXPECT(pcclInvalidArgument, pcclAwaitAsyncReduce(&op, NULL));
+    REQUIRE(strstr(pcclGetLastError(), "by star") != NULL && strstr(pcclGetLastError(), "by ring") != NULL);
+    /* A program that knows nothing of algorithms goes on as it did. */
+    call.struct_size = offsetof(pcclReduceCall_t, algorithm);
+    call.descriptor = descriptor(pcclFloat, 1, pcclMax, 2);
+    OK(pcclAllReduceAsyncEx(&call, self->comm, &op));
+    OK(pcclAwaitAsyncReduce(&op, &info));
+    REQUIRE(info.local_world_size == 3);
 }
 
 /* ---- Many with retry ---- */
@@ -552,6 +596,7 @@ int main(int argc, char **argv) {
         {"formats", 2, formats_body, NULL},
         {"mismatch", 2, mismatch_body, NULL},
         {"limits", 2, limits_body, NULL},
+        {"algorithms", 3, algorithms_body, NULL},
         {"many", 2, many_body, NULL},
         {"background", 2, background_body, NULL},
         {"state", 3, state_body, NULL},

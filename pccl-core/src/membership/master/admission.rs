@@ -222,7 +222,7 @@ impl Master {
                 false => None,
             };
             // A star is for who has no other hope.
-            let star = || self.is_hopeless(id) && self.links().hub(&planned).is_some();
+            let star = || self.is_hopeless(id) && self.has_hub(&planned);
             fits = order.is_some() || star();
             match order {
                 Some(order) => planned = order,

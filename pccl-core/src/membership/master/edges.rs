@@ -12,7 +12,7 @@ use super::timers::Timer;
 use super::{Master, few};
 use crate::event::Event;
 use crate::ids::{MemberId, PeerGroup};
-use crate::topology::choice::{DIRECT_MEMBERS, Links};
+use crate::topology::choice::{self, DIRECT_MEMBERS, Links};
 use crate::topology::ring;
 use crate::types::Choice;
 use crate::wire::control::{Down, MemberInfo};
@@ -69,6 +69,20 @@ impl Edges {
 
     pub(super) fn len(&self) -> usize {
         self.map.len()
+    }
+}
+
+impl Links for Master {
+    fn works(&self, a: MemberId, b: MemberId) -> bool {
+        self.edges.works(a, b)
+    }
+
+    fn proven(&self, a: MemberId, b: MemberId) -> bool {
+        self.is_proven(a, b)
+    }
+
+    fn round_trip(&self, id: MemberId) -> Option<Duration> {
+        self.nodes.get(&id)?.round_trip.mean()
     }
 }
 
@@ -339,22 +353,12 @@ impl Master {
 
     /// What the group goes by in the order that it has. (Rule 10)
     pub(super) fn choose(&self, number: PeerGroup) -> Choice {
-        self.links().choose(&self.ring(number))
+        choice::choose(self, &self.ring(number))
     }
 
-    /// What the master knows of links between members.
-    pub(super) fn links(
-        &self,
-    ) -> Links<
-        impl Fn(MemberId, MemberId) -> bool,
-        impl Fn(MemberId, MemberId) -> bool,
-        impl Fn(MemberId) -> Option<Duration>,
-    > {
-        Links {
-            works: |a, b| self.edges.works(a, b),
-            proven: |a, b| self.is_proven(a, b),
-            round_trip: |id| self.nodes.get(&id)?.round_trip.mean(),
-        }
+    /// Whether members have a plan without a ring: one that all the others can reach.
+    pub(super) fn has_hub(&self, members: &[MemberId]) -> bool {
+        choice::hub(self, members).is_some()
     }
 
     /// Whether the master keeps one more edge in trouble of this member.

@@ -346,7 +346,7 @@ impl Master {
                 }
                 return;
             }
-            if self.links().hub(&order).is_some() {
+            if self.has_hub(&order) {
                 return;
             }
             let present: BTreeSet<MemberId> = order.iter().copied().collect();
@@ -366,7 +366,7 @@ impl Master {
             let suffices = |(_, id): &&(usize, MemberId)| {
                 let others = order.iter().copied().filter(|other| other != id);
                 let others = others.collect::<Vec<_>>();
-                ring::search(&others, works).is_some() || self.links().hub(&others).is_some()
+                ring::search(&others, works).is_some() || self.has_hub(&others)
             };
             let victim = troubled.iter().take(VICTIMS_TRIED).find(suffices);
             let Some((_, victim)) = victim.or_else(|| troubled.first()).copied() else {

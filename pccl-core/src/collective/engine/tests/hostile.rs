@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::harness::{config, feed, frame, member, name};
 use crate::collective::buffers::OwnedBuffers;
-use crate::collective::engine::{Engine, EngineEvent, StartReduce};
+use crate::collective::engine::{Engine, EngineConfig, EngineEvent, StartReduce};
 use crate::ids::{CallId, Epoch, LaneId, Serial, Time, Token};
 use crate::types::{
-    Algorithm, DataType, Quantization, QuantizationAlgorithm, QuantizedType, ReduceDescriptor,
-    ReduceOp,
+    Algorithm, Choice, DataType, Quantization, QuantizationAlgorithm, QuantizedType,
+    ReduceDescriptor, ReduceOp,
 };
 use crate::wire::control::{GroupView, MemberInfo};
 use crate::wire::lane::{DataHeader, FrameKind, OpenFrame};
@@ -41,7 +41,16 @@ struct Victim {
 
 impl Victim {
     fn new(descriptor: ReduceDescriptor) -> Self {
-        let mut engine = Engine::new(config(64), Time(0));
+        Self::lent(descriptor, EngineConfig::default().scratch)
+    }
+
+    /// One that has so much room to lend.
+    fn lent(descriptor: ReduceDescriptor, scratch: u64) -> Self {
+        let config = EngineConfig {
+            scratch,
+            ..config(64)
+        };
+        let mut engine = Engine::new(config, Time(0));
         engine.lane_open(LANE, member(2), Time(0));
         engine.lane_open(LaneId(2), member(1), Time(0));
         let ring = (0..3).map(|i| MemberInfo {
@@ -61,7 +70,11 @@ impl Victim {
             group: GroupView {
                 epoch: Epoch(1),
                 ring: ring.collect(),
-                choice: crate::types::Choice::RING,
+                choice: Choice {
+                    direct: true,
+                    hub: Some(member(0)),
+                    ..Choice::RING
+                },
             },
             own: member(0),
         };
@@ -101,6 +114,14 @@ impl Victim {
         self.engine.finish(CallId(1), false);
         let bytes = self.buffers.recv();
         bytes.iter().enumerate().all(|(i, b)| *b == i as u8)
+    }
+}
+
+/// The same operation by another algorithm.
+fn by(algorithm: Algorithm, descriptor: ReduceDescriptor) -> ReduceDescriptor {
+    ReduceDescriptor {
+        algorithm: Some(algorithm),
+        ..descriptor
     }
 }
 
@@ -288,7 +309,7 @@ fn what_is_no_frame_closes_the_lane() {
         ("Open frame", frame(open, &[255; 20])),
         ("serial", {
             let mut payload = Vec::new();
-            open_frame().encode(&mut payload).unwrap();
+            open_frame(Algorithm::Ring).encode(&mut payload).unwrap();
             frame(DataHeader { from: 0, ..open }, &payload)
         }),
         ("credit", frame(credit, &[])),
@@ -300,7 +321,7 @@ fn what_is_no_frame_closes_the_lane() {
         if expected == "standing credit" {
             // Somebody who never calls what was opened.
             let mut payload = Vec::new();
-            let mut open_frame = open_frame();
+            let mut open_frame = open_frame(Algorithm::Ring);
             open_frame.op.key.tag.0 = 5;
             open_frame.encode(&mut payload).unwrap();
             victim.feed(&frame(open, &payload));
@@ -363,13 +384,90 @@ fn a_result_that_is_lost_half_way_fails_the_operation_at_its_receiver_too() {
     }
 }
 
-fn open_frame() -> OpenFrame {
+/// Direct, rank 0 owns elements 0 to 10, and the sender 20 to 30; a star's hub owns all.
+#[test]
+fn straight_frames_that_do_not_fit_fail_the_operation_and_name_the_sender() {
+    let data = |kind, slice, offset| DataHeader {
+        kind,
+        slice,
+        ..partial(offset)
+    };
+    let contribution = |slice, offset| data(FrameKind::Partial, slice, offset);
+    let result = |slice, offset| data(FrameKind::Result, slice, offset);
+    let grant = DataHeader {
+        kind: FrameKind::Grant,
+        slice: 0,
+        ..partial(1_000)
+    };
+    for (algorithm, header, length, why) in [
+        (Algorithm::Direct, contribution(2, 80), 8, "no such slice"),
+        (Algorithm::Direct, contribution(3, 80), 8, "no such slice"),
+        (
+            Algorithm::Direct,
+            contribution(0, 36),
+            8,
+            "outside the slice",
+        ),
+        (Algorithm::Direct, contribution(0, 2), 8, "cuts elements"),
+        (Algorithm::Direct, contribution(0, 0), 6, "cuts elements"),
+        (Algorithm::Direct, result(0, 0), 8, "no such slice"),
+        (Algorithm::Direct, result(2, 80), 8, "not left yet"),
+        (Algorithm::Direct, grant, 0, "does not come"),
+        (Algorithm::Star, contribution(1, 0), 8, "no such slice"),
+        (
+            Algorithm::Star,
+            contribution(0, 116),
+            8,
+            "outside the slice",
+        ),
+        (Algorithm::Star, result(0, 0), 8, "no such slice"),
+        (Algorithm::Star, grant, 0, "does not come"),
+    ] {
+        let mut victim = Victim::new(by(algorithm, SUM));
+        victim.feed(&frame(header, &vec![1; length]));
+        let what = victim.bad_frame();
+        assert!(
+            what.as_ref().is_some_and(|what| what.contains(why)),
+            "{algorithm}: {header:?}: {what:?} instead of {why}"
+        );
+        assert!(victim.gives_back());
+    }
+    // The same contribution twice, the second time in part.
+    let mut victim = Victim::new(by(Algorithm::Star, SUM));
+    victim.feed(&frame(contribution(0, 8), &[1; 16]));
+    assert_eq!(victim.bad_frame(), None);
+    victim.feed(&frame(contribution(0, 16), &[1; 16]));
+    assert!(
+        victim
+            .bad_frame()
+            .is_some_and(|what| what.contains("overlaps"))
+    );
+    assert!(victim.gives_back());
+    // More than there is room for.
+    let large = ReduceDescriptor {
+        count: 1 << 20,
+        ..by(Algorithm::Star, SUM)
+    };
+    for (offset, why) in [
+        ((128 << 10) - 16, None),
+        (128 << 10, Some("beyond the room")),
+    ] {
+        let mut victim = Victim::lent(large, 0);
+        victim.feed(&frame(contribution(0, offset), &[1; 16]));
+        let what = victim.bad_frame();
+        assert_eq!(what.is_some(), why.is_some(), "{what:?}");
+        assert!(what.is_none_or(|what| why.is_some_and(|why| what.contains(why))));
+        assert!(victim.gives_back());
+    }
+}
+
+fn open_frame(algorithm: Algorithm) -> OpenFrame {
     OpenFrame {
         op: name(1),
         epoch: Epoch(1),
         quoted: Serial::default(),
         descriptor: ReduceDescriptor {
-            algorithm: Some(Algorithm::Ring),
+            algorithm: Some(algorithm),
             ..SUM
         }
         .digest(),
@@ -377,7 +475,7 @@ fn open_frame() -> OpenFrame {
     }
 }
 
-fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+fn any_frame(algorithm: Algorithm) -> impl Strategy<Value = Vec<u8>> {
     let kind = prop::sample::select(vec![
         FrameKind::Open,
         FrameKind::Partial,
@@ -394,8 +492,8 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 0..70),
         // A slice of ten codes.
         prop::collection::vec(any::<u8>(), 18),
-        (0u64..4, 0u64..3).prop_map(|(tag, attempt)| {
-            let mut frame = open_frame();
+        (0u64..4, 0u64..3).prop_map(move |(tag, attempt)| {
+            let mut frame = open_frame(algorithm);
             frame.op.key.tag.0 = tag;
             frame.op.attempt = attempt as u32;
             let mut bytes = Vec::new();
@@ -421,7 +519,7 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
@@ -432,12 +530,15 @@ proptest! {
 
     #[test]
     fn frames_in_any_order_never_panic_and_never_harm(
-        frames in prop::collection::vec(any_frame(), 0..40),
+        (algorithm, frames) in prop::sample::select(&Algorithm::ALL[..]).prop_flat_map(|algorithm| {
+            (Just(algorithm), prop::collection::vec(any_frame(algorithm), 0..40))
+        }),
         form in 0..3,
     ) {
         let data_type = if form == 1 { DataType::F16 } else { DataType::F32 };
         let quantization = if form == 2 { QUANTIZED.quantization } else { None };
-        let mut victim = Victim::new(ReduceDescriptor { data_type, quantization, ..SUM });
+        let descriptor = ReduceDescriptor { data_type, quantization, ..by(algorithm, SUM) };
+        let mut victim = Victim::new(descriptor);
         for bytes in frames {
             victim.feed(&bytes);
             for lane in [LANE, LaneId(2)] {
