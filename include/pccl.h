@@ -433,9 +433,11 @@ typedef struct pcclCommConfig_t {
     const char *master;
     /* What operators shall call this peer. */
     const char *PCCL_NULLABLE name;
-    /* "address:port" to listen on; port 0 takes any. Default: the address that reaches the master, any port. */
+    /* "host:port" to listen on; port 0 takes any, "[::]:0" both families. Default: the address that reaches the master,
+     * any port. */
     const char *PCCL_NULLABLE listen;
-    /* "address:port", several with commas: told to the other members before the address that the master sees. */
+    /* "host:port", several with commas: told to the other members before the address that the master sees. Port 0 is the
+     * one that is listened on. */
     const char *PCCL_NULLABLE announce;
     uint32_t peer_group;
     /* Connections to each neighbour. */

@@ -142,6 +142,49 @@ impl Default for MasterLimits {
     }
 }
 
+/// Where something is: `host:port`, `address:port` or `[address]:port`. Names are looked up when they
+/// are needed, and anew each time.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place(String);
+
+impl Place {
+    /// As it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<SocketAddr> for Place {
+    fn from(address: SocketAddr) -> Self {
+        Self(address.to_string())
+    }
+}
+
+impl std::str::FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.parse::<SocketAddr>().is_err() {
+            let (host, port) = text
+                .rsplit_once(':')
+                .ok_or_else(|| "it has no port (host:port)".to_owned())?;
+            port.parse::<u16>()
+                .map_err(|e| format!("bad port {port:?}: {e}"))?;
+            let outside = |c: char| c.is_whitespace() || "/:[]@".contains(c);
+            if host.is_empty() || host.contains(outside) {
+                return Err(format!("{host:?} is no name of a host, nor an address"));
+            }
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
 /// Settings of a peer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PeerConfig {
@@ -153,11 +196,13 @@ pub struct PeerConfig {
     /// Connections per edge; zero chooses by the path's round-trip time: one within a building, up
     /// to eight over long distances. The larger of both ends' wishes holds.
     pub pool: u16,
-    /// Address and port to listen on; port zero lets the system choose one. Default: the address
-    /// that reaches the master, any port.
-    pub listen: Option<SocketAddr>,
-    /// Addresses to announce before the one that the master sees.
-    pub announce: Vec<SocketAddr>,
+    /// Where to listen; port zero lets the system choose one. `[::]:0` takes both families of
+    /// addresses. Default: the address that reaches the master, any port.
+    pub listen: Option<Place>,
+    /// Where others are told to dial, before the address that the master sees: of a provider that maps
+    /// ports, or a name. Port zero is the one that is listened on. Who listens on any address tells
+    /// those of this machine that lead outside besides.
+    pub announce: Vec<Place>,
     /// Bytes of one data frame's payload at most, on an edge of one lane; a multiple of 8. Several
     /// lanes share a link, and have it in equal parts, down to 64 KiB: then a frame is as long on
     /// its way however many they are. Default 512 KiB: large enough that a frame's cost is its
@@ -198,6 +243,33 @@ impl Default for PeerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_are_names_or_addresses_with_a_port() {
+        for good in [
+            "a.example:1",
+            "127.0.0.1:0",
+            "[::1]:65535",
+            "[::]:0",
+            "localhost:80",
+        ] {
+            let place: Place = good.parse().unwrap();
+            assert_eq!(place.as_str(), good);
+        }
+        for bad in [
+            "",
+            "a",
+            "a:",
+            ":1",
+            "a:65536",
+            "::1:1:x",
+            "[::1]",
+            "a b:1",
+            "http://a:1",
+        ] {
+            assert!(bad.parse::<Place>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn limits_that_nobody_could_live_with_are_mistakes() {

@@ -38,8 +38,8 @@ fn behind_relays(seeders: usize) -> (Master, Vec<Communicator>, Vec<Relay>) {
         drop(free);
         let relay = Relay::start(listen).unwrap();
         let config = PeerConfig {
-            listen: Some(listen),
-            announce: vec![relay.address()],
+            listen: Some(listen.into()),
+            announce: vec![relay.address().into()],
             // Content this plain would fly.
             compress_state: false,
             ..PeerConfig::default()

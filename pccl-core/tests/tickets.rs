@@ -411,8 +411,8 @@ fn relayed() -> (Master, Vec<Communicator>, Relay) {
     let (master, ticket) = master();
     let mut members = Vec::new();
     let config = PeerConfig {
-        listen: Some(port),
-        announce: vec![relay.address()],
+        listen: Some(port.into()),
+        announce: vec![relay.address().into()],
         pool: 1,
         ..PeerConfig::default()
     };

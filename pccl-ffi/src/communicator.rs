@@ -1,12 +1,11 @@
 //! Communicators: making, joining, unanimous calls, leaving.
 
-use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pccl_core::config::PeerConfig;
+use pccl_core::config::{PeerConfig, Place};
 use pccl_core::error::{Error, UsageError};
 use pccl_core::ids::PeerGroup;
 use pccl_core::{Begin, CallOptions, Communicator, SyncInfo};
@@ -397,13 +396,11 @@ unsafe fn settings(config: &CommConfig) -> Result<(String, PeerConfig), Failure>
         identity: std::env::var_os(IDENTITY).map(Into::into),
         ..PeerConfig::default()
     };
-    peer.listen = listen
-        .map(|text| socket_address(&text, "listen"))
-        .transpose()?;
+    peer.listen = listen.map(|text| place(&text, "listen")).transpose()?;
     if let Some(announce) = announce {
         let addresses = announce.split(',').map(str::trim);
         peer.announce = addresses
-            .map(|text| socket_address(text, "announce"))
+            .map(|text| place(text, "announce"))
             .collect::<Result<_, _>>()?;
     }
     if config.segment_bytes > 0 {
@@ -423,8 +420,8 @@ fn ticket() -> Result<Option<String>, Failure> {
     }
 }
 
-fn socket_address(text: &str, name: &str) -> Result<SocketAddr, Failure> {
-    let parsed = text.parse::<SocketAddr>();
+fn place(text: &str, name: &str) -> Result<Place, Failure> {
+    let parsed = text.parse::<Place>();
     parsed.map_err(|cause| Failure::argument(format!("{name} {text:?}: {cause}")))
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result, UsageError};
 use crate::ids::{CallId, MemberId, PublicKey};
 use crate::membership::peer::Request;
 use crate::runtime::calls::{Reply, Signal, Ticket};
-use crate::runtime::control::{ControlThread, Work};
+use crate::runtime::control::{ControlThread, Snapshot, Work};
 use crate::runtime::events::EventStream;
 use crate::runtime::sync::Watch;
 use crate::types::{Algorithm, Attributes, UnanimousCall};
@@ -151,11 +151,12 @@ impl Communicator {
     /// Members of the own group in the order of the ring, as last heard of; empty while this peer
     /// is no member.
     pub fn members(&self) -> Vec<Member> {
-        let ring = self.control.snapshot().ring;
+        let Snapshot { ring, reached, .. } = self.control.snapshot();
         let member = ring.into_iter().map(|info| Member {
             id: info.id,
             name: info.name,
             addresses: info.addresses,
+            reached: reached.get(&info.id).copied(),
         });
         member.collect()
     }

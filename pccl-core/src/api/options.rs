@@ -44,4 +44,7 @@ pub struct Member {
     pub name: String,
     /// Where it listens.
     pub addresses: Vec<std::net::SocketAddr>,
+    /// Where a connection with it was last made: the one of these that answered, or, if it has dialled
+    /// this peer, where it came from. None if there has been no connection.
+    pub reached: Option<std::net::SocketAddr>,
 }

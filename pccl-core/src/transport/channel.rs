@@ -5,7 +5,7 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::secure::{Heard, Party, Session, turned_away};
+use super::secure::{Heard, Party, Room, Session, turned_away};
 use crate::ids::PublicKey;
 
 /// A connection. Errors are for people.
@@ -132,14 +132,15 @@ impl Channel {
         &self.stream
     }
 
-    /// Lets go of it, for a thread without an event loop.
-    pub(crate) fn into_parts(self) -> io::Result<Parts> {
+    /// Lets go of it, for a thread without an event loop. The other end is known; inside TLS, this is the
+    /// room that it has from now on.
+    pub(crate) fn into_parts(self, room: Room) -> io::Result<Parts> {
         let Self {
             stream,
             mut session,
         } = self;
         if let Some(session) = &mut session {
-            session.widen();
+            session.widen(room);
         }
         Ok((stream.into_std()?, session))
     }

@@ -98,6 +98,8 @@ impl Listener {
             tokio::select! {
                 connection = self.socket.accept() => match connection {
                     Ok((stream, remote)) => {
+                        // The same address by whichever family it came.
+                        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
                         trap::pass(Trap::Listener);
                         backoff.reset();
                         half_open.start(stream, remote, &gate, &accepted);

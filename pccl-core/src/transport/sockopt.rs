@@ -166,6 +166,23 @@ pub(crate) fn address_towards(remote: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
+/// Own addresses on the ways that lead outside: of IPv4, and of IPv6 if `both`.
+pub(crate) fn addresses_outside(both: bool) -> impl Iterator<Item = IpAddr> {
+    let outside = OUTSIDE.into_iter();
+    let outside = outside.filter(move |far| both || far.is_ipv4());
+    outside.filter_map(|far| address_towards(far).ok())
+}
+
+/// Addresses outside every network, of both families: the way there begins at the own address that
+/// others see. Nothing is sent to them (RFC 5737, RFC 3849).
+const OUTSIDE: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9),
+    SocketAddr::new(
+        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+        9,
+    ),
+];
+
 /// Systems count keepalive intervals in whole seconds.
 const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
 

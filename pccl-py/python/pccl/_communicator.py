@@ -65,7 +65,7 @@ class Communicator:
         peer_group: peers of one group reduce and synchronise with one another.
         p2p_connection_pool_size: connections per pair of members; 0 chooses automatically.
         name: what operators shall call this peer in logs and errors.
-        listen: `ip:port` to listen on for other members, such as `0.0.0.0:50000`; by default any
+        listen: `host:port` to listen on for other members, such as `0.0.0.0:50000`; by default any
             port of the address that reaches the master.
         local_rank: added to the port of `listen`, so that processes of one machine can be given
             the same base. Nothing is read from the environment of a launcher: under torchrun pass

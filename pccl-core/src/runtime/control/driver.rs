@@ -411,6 +411,7 @@ impl Driver {
         snapshot.own = self.own_id().filter(|_| member);
         if !member {
             snapshot.ring.clear();
+            snapshot.reached.clear();
         }
     }
 

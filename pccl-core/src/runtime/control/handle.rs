@@ -1,5 +1,7 @@
 //! The control thread as user threads see it.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -37,6 +39,8 @@ pub(crate) struct Snapshot {
     pub(crate) own: Option<MemberId>,
     /// Own group, in the order of the ring.
     pub(crate) ring: Vec<MemberInfo>,
+    /// Where members have been reached, or have dialled from.
+    pub(crate) reached: BTreeMap<MemberId, SocketAddr>,
     /// Digests of the run's shared states.
     pub(crate) digests: DigestKind,
 }

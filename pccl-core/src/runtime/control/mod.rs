@@ -9,4 +9,4 @@ mod outputs;
 mod setup;
 
 pub(crate) use driver::Work;
-pub(crate) use handle::{ControlThread, Controls};
+pub(crate) use handle::{ControlThread, Controls, Snapshot};

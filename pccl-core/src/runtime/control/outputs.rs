@@ -18,6 +18,7 @@ use crate::runtime::sync::Task;
 use crate::transport::admission::Admission;
 use crate::transport::handshake::Dial;
 use crate::transport::listener::Accepted;
+use crate::transport::secure::Room;
 use crate::wire::control::{ControlReply, Outcome, RunParameters, SyncPlan};
 use crate::wire::lane::Purpose;
 use crate::wire::reason::RequestCause;
@@ -99,7 +100,10 @@ impl Driver {
                 }
             }
             PeerOutput::Group { group, shown } => {
-                lock(&self.shared.snapshot).ring.clone_from(&group.ring);
+                let mut snapshot = lock(&self.shared.snapshot);
+                snapshot.ring.clone_from(&group.ring);
+                snapshot.reached.retain(|id, _| group.rank(*id).is_some());
+                drop(snapshot);
                 self.with_data(|data| data.set_group(EngineGroup { view: group, shown }));
             }
             PeerOutput::Complete { call, result } => {
@@ -169,7 +173,8 @@ impl Driver {
             slot,
             ..
         } = accepted;
-        if let (Some(control), Ok(parts)) = (self.calls.any_sync(), channel.into_parts()) {
+        if let (Some(control), Ok(parts)) = (self.calls.any_sync(), channel.into_parts(Room::SERVE))
+        {
             control.serve(parts, hello.from, slot);
         }
     }
@@ -253,6 +258,7 @@ impl Driver {
         let Opened {
             channel,
             peer,
+            address,
             dialled,
             wanted,
             round_trip,
@@ -262,7 +268,7 @@ impl Driver {
             self.lanes.closed(lane);
             return;
         };
-        match channel.into_parts() {
+        match channel.into_parts(Room::LANE) {
             Ok(parts) => data.thread.open_lane(lane, peer, parts),
             Err(cause) => {
                 tracing::warn!(target: "pccl::peer", %peer, phase = "lane", %cause, "lane lost");
@@ -270,6 +276,7 @@ impl Driver {
                 return;
             }
         }
+        lock(&self.shared.snapshot).reached.insert(peer, address);
         self.input(PeerInput::LaneOpen {
             lane,
             peer,

@@ -1,11 +1,13 @@
 //! Where a peer listens.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::PeerConfig;
+use crate::config::{PeerConfig, Place};
 use crate::error::{Error, UsageError};
 use crate::membership::peer::OwnAddresses;
+use crate::runtime::dial;
 use crate::runtime::target::Target;
 use crate::transport::listener::Listener;
 use crate::transport::sockopt;
@@ -18,24 +20,18 @@ pub(super) async fn listen(
     config: &PeerConfig,
     limit: Duration,
 ) -> Result<(Listener, OwnAddresses), Error> {
-    let wanted = match config.listen {
-        Some(wanted) => wanted,
+    let candidates = match &config.listen {
+        Some(wanted) => look_up(wanted, limit).await?,
         None => {
             let masters = master.resolve(limit).await?;
             let local = masters
                 .iter()
                 .find_map(|m| sockopt::address_towards(*m).ok());
-            SocketAddr::new(local.unwrap_or(ANY), 0)
+            vec![SocketAddr::new(local.unwrap_or(ANY), 0)]
         }
     };
-    let bad = |e: std::io::Error| {
-        Error::Usage(UsageError::Address {
-            address: wanted.to_string(),
-            cause: e.to_string(),
-        })
-    };
-    let listener = Listener::bind(wanted).map_err(bad)?;
-    let address = listener.address().map_err(bad)?;
+    let listener = bind(&candidates)?;
+    let address = listener.address().map_err(|e| bad(ANY.to_string(), &e))?;
     if master.secured().is_none() && !address.ip().is_loopback() {
         tracing::warn!(
             target: "pccl::peer",
@@ -45,8 +41,43 @@ pub(super) async fn listen(
         );
     }
     let port = address.port();
-    let announce = config.announce.clone();
+    let mut announce = Vec::new();
+    for place in &config.announce {
+        announce.extend(look_up(place, limit).await?);
+    }
+    if address.ip().is_unspecified() {
+        let own = sockopt::addresses_outside(address.is_ipv6());
+        announce.extend(own.map(|ip| SocketAddr::new(ip, port)));
+    }
+    for told in announce.iter_mut().filter(|told| told.port() == 0) {
+        told.set_port(port);
+    }
+    let mut seen = BTreeSet::new();
+    announce.retain(|told| seen.insert(*told));
     Ok((listener, OwnAddresses { port, announce }))
+}
+
+/// Listens at the first of these that can be bound.
+fn bind(candidates: &[SocketAddr]) -> Result<Listener, Error> {
+    let mut error = bad(String::new(), &"the name has no address");
+    for candidate in candidates {
+        match Listener::bind(*candidate) {
+            Ok(listener) => return Ok(listener),
+            Err(e) => error = bad(candidate.to_string(), &e),
+        }
+    }
+    Err(error)
+}
+
+/// A name of the own host that means nothing is the caller's mistake.
+async fn look_up(place: &Place, limit: Duration) -> Result<Vec<SocketAddr>, Error> {
+    let found = dial::resolve(place.as_str(), limit).await;
+    found.map_err(|e| bad(place.to_string(), &e))
+}
+
+fn bad(address: String, cause: &dyn std::fmt::Display) -> Error {
+    let cause = cause.to_string();
+    Error::Usage(UsageError::Address { address, cause })
 }
 
 /// Where to listen when the system knows no way to the master (yet).

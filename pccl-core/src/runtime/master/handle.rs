@@ -1,6 +1,6 @@
 //! The master's thread as its owner sees it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -145,9 +145,7 @@ fn ticket_addresses(said: &[String], listens: SocketAddr) -> Vec<String> {
     if !listens.ip().is_unspecified() {
         return vec![listens.to_string()];
     }
-    let both = listens.is_ipv6();
-    let outside = OUTSIDE.iter().filter(|far| both || far.is_ipv4());
-    let own = outside.filter_map(|far| sockopt::address_towards(*far).ok());
+    let own = sockopt::addresses_outside(listens.is_ipv6());
     let mut own: Vec<String> = own
         .map(|ip| SocketAddr::new(ip, listens.port()).to_string())
         .collect();
@@ -156,16 +154,6 @@ fn ticket_addresses(said: &[String], listens: SocketAddr) -> Vec<String> {
     }
     own
 }
-
-/// Addresses outside every network, of both families: the way there begins at the own address that
-/// others see. Nothing is sent to them (RFC 5737, RFC 3849).
-const OUTSIDE: [SocketAddr; 2] = [
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9),
-    SocketAddr::new(
-        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
-        9,
-    ),
-];
 
 /// A master that does not answer its own process within this time hangs.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);

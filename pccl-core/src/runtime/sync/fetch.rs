@@ -15,6 +15,7 @@ use crate::state::digest::{CHUNK_BYTES, chunk_digest, chunk_range};
 use crate::state::ledger::{Came, Ledger, Step};
 use crate::transport::channel::Parts;
 use crate::transport::handshake::{self, Dial};
+use crate::transport::secure::Room;
 use crate::trap::{self, Trap};
 use crate::types::DigestKind;
 use crate::wire::control::MemberInfo;
@@ -249,7 +250,7 @@ fn dial(task: &Task, seeder: &MemberInfo, cancel: &Cancel) -> Result<Parts, Stri
         let deadline = tokio::time::Instant::now() + task.timing.dial();
         tokio::select! {
             dialled = handshake::dial(&dial, deadline, &task.timing) => match dialled {
-                Ok(dialled) => dialled.channel.into_parts().map_err(|e| e.to_string()),
+                Ok(dialled) => dialled.channel.into_parts(Room::FETCH).map_err(|e| e.to_string()),
                 Err(e) => Err(e.to_string()),
             },
             () = cancel.ended() => Err("the synchronisation has ended".into()),

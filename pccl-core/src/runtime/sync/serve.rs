@@ -257,6 +257,7 @@ mod tests {
     use crate::runtime::share::Share;
     use crate::state::digest::CHUNK_BYTES;
     use crate::transport::listener::READERS;
+    use crate::transport::secure::Room;
 
     #[test]
     fn serving_takes_no_more_memory_than_it_may() {
@@ -272,8 +273,8 @@ mod tests {
             .iter_mut()
             .map(|p| p.buffer.capacity() + p.compressor.context_mut().sizeof())
             .sum();
-        // A reader's request; and a page of digests, twice: as they are, and as they travel.
-        let reader = REQUEST_LIMIT + 2 * REPLY_LIMIT;
+        // A reader's request; a page of digests, twice: as they are, and as they travel; and TLS.
+        let reader = REQUEST_LIMIT + 2 * REPLY_LIMIT + Room::SERVE.most();
         let most = packing + READERS * reader;
         assert!(most <= 32 << 20, "{packing} and {READERS} times {reader}");
         packers.pop();

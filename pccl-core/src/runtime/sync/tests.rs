@@ -141,7 +141,7 @@ fn listen(id: u64, messages: Sender<Message>) -> (SocketAddr, oneshot::Sender<()
                     _ = &mut stopped => return,
                     Some(connection) = accepted.recv() => {
                         let _ = messages.send(Message::Serve {
-                            parts: connection.channel.into_parts().unwrap(),
+                            parts: connection.channel.into_parts(crate::transport::secure::Room::SERVE).unwrap(),
                             reader: connection.hello.from,
                             slot: connection.slot,
                         });
@@ -484,7 +484,11 @@ fn requests_that_make_no_sense_are_refused_one_by_one() {
     ));
     let (mut stream, _) = {
         let _runtime = runtime.enter();
-        dialled.unwrap().channel.into_parts().unwrap()
+        dialled
+            .unwrap()
+            .channel
+            .into_parts(crate::transport::secure::Room::SERVE)
+            .unwrap()
     };
     stream.set_nonblocking(false).unwrap();
     let mut ask = |op: OpName, key: &str, part: StatePart| -> StateReply {

@@ -71,7 +71,10 @@ async fn a_known_member_gets_a_lane() {
     let mut got = [0; 5];
     accepted.channel.read_exact(&mut got).await.unwrap();
     assert_eq!(&got, b"there");
-    let (stream, _) = dialled.channel.into_parts().unwrap();
+    let (stream, _) = dialled
+        .channel
+        .into_parts(crate::transport::secure::Room::SERVE)
+        .unwrap();
     assert_eq!(accepted.remote, stream.local_addr().unwrap());
 }
 

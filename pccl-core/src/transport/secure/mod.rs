@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 pub(crate) use control::{Met, Reading, Writing, accept, dial, plain};
 pub(crate) use identity::{Identity, keep};
 pub(crate) use party::Party;
-pub(crate) use session::{Heard, Session};
+pub(crate) use session::{Heard, Room, Session};
 
 use crate::wire::frame::{self, PREAMBLE_BYTES, Party as Purpose, Preamble};
 

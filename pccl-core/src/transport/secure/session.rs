@@ -26,7 +26,7 @@ pub(crate) struct Session {
     ready: bool,
     closed: bool,
     broken: Option<String>,
-    room: usize,
+    room: Room,
 }
 
 /// What came of listening.
@@ -81,7 +81,10 @@ impl Session {
             ready: false,
             closed: false,
             broken: None,
-            room: NARROW_BYTES,
+            room: Room {
+                incoming: NARROW_BYTES,
+                outgoing: NARROW_BYTES,
+            },
         }
     }
 
@@ -109,14 +112,14 @@ impl Session {
     }
 
     /// The other end is a member: from now on it may send as much at a time as TLS allows.
-    pub(crate) fn widen(&mut self) {
-        self.room = ROOM_BYTES;
+    pub(crate) fn widen(&mut self, room: Room) {
+        self.room = room;
     }
 
     /// Where bytes from the socket go. Before [`Session::widen`] there is none once more is there than
     /// first words have.
     pub(crate) fn room(&mut self) -> &mut [u8] {
-        self.incoming.room(self.room)
+        self.incoming.room(self.room.incoming)
     }
 
     /// So many bytes were put there.
@@ -192,8 +195,16 @@ impl Session {
             plain,
             closed,
             broken,
+            room,
             ..
         } = self;
+        let [front, back] = parts;
+        let front = front
+            .get(..room.outgoing.min(front.len()))
+            .unwrap_or_default();
+        let left = room.outgoing - front.len();
+        let back = back.get(..left.min(back.len())).unwrap_or_default();
+        let parts = [front, back];
         if let Some(cause) = broken {
             return Err(cause.clone());
         }
@@ -272,16 +283,13 @@ fn state<Data>(
         Ok(ConnectionState::Closed) => Ok(Step::Closed),
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
             let mut all = 0;
-            let mut left = PIECE_BYTES;
             let mut result = Ok(());
             for part in parts {
-                let part = part.get(..left.min(part.len())).unwrap_or_default();
                 while !part.is_empty() {
                     match traffic.encrypt(part, outgoing.room(outgoing.ahead())) {
                         Ok(n) => {
                             outgoing.filled(n);
                             all += part.len();
-                            left -= part.len();
                             break;
                         }
                         Err(EncryptError::InsufficientSize(more)) => outgoing.grow(&more),
@@ -375,10 +383,41 @@ impl Buffer {
 /// one record.
 const NARROW_BYTES: usize = 8 * 1024;
 
-/// Bytes of the socket that are held at a time: some records, of which a read may end within one.
-const ROOM_BYTES: usize = 64 * 1024;
+/// How much a session holds of what passes, once it is known who is at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// Bytes of the socket at a time; at least a record, of which a read may end within one.
+    pub(crate) incoming: usize,
+    /// Bytes encrypted at a time.
+    pub(crate) outgoing: usize,
+}
 
-/// Bytes encrypted at a time: four full records, that stay in the cache until the socket has them.
-const PIECE_BYTES: usize = 64 * 1024;
+impl Room {
+    /// For data: a segment of the default size in each direction. With a quarter of it, encryption
+    /// costs a tenth more, since the socket is asked more often.
+    pub(crate) const LANE: Self = Self {
+        incoming: 256 * 1024,
+        outgoing: 256 * 1024,
+    };
+
+    /// For who fetches state: it asks little and gets much, from a few at a time.
+    pub(crate) const FETCH: Self = Self {
+        incoming: 128 * 1024,
+        outgoing: NARROW_BYTES,
+    };
+
+    /// For who serves state: it is asked little, by many.
+    pub(crate) const SERVE: Self = Self {
+        incoming: 20 * 1024,
+        outgoing: 32 * 1024,
+    };
+
+    /// All that a session may hold: what came, what of it was decrypted and not taken, and what is to
+    /// go, with what TLS adds.
+    #[cfg(test)]
+    pub(crate) fn most(self) -> usize {
+        2 * self.incoming + self.outgoing + self.outgoing / 16 + 1024
+    }
+}
 
 const CLOSED: &str = "the other end closed the session";

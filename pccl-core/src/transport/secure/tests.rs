@@ -196,8 +196,8 @@ fn sessions() -> (Session, Session) {
         carry(&mut one, &mut other);
         carry(&mut other, &mut one);
         if first && second {
-            one.widen();
-            other.widen();
+            one.widen(Room::LANE);
+            other.widen(Room::SERVE);
             return (one, other);
         }
     }
