@@ -3,13 +3,20 @@
 
 mod support;
 
+use std::net::{SocketAddr, TcpListener};
+#[cfg(feature = "testing")]
+use std::time::{Duration, Instant};
+
+use pccl_core::config::PeerConfig;
 use pccl_core::error::Error;
 use pccl_core::ids::Tag;
+#[cfg(feature = "testing")]
+use pccl_core::testing::{Relay, Rules};
 use pccl_core::types::QuantizationAlgorithm::MinMax;
 use pccl_core::types::{Algorithm, QuantizedType, ReduceOp, Reduction};
 use pccl_core::wire::reason::{AbortReason, RequestCause};
 use pccl_core::{CallOptions, Communicator};
-use support::{each, group, within_limit};
+use support::{each, group, grow_until, is_aborted, master, peer, within_limit};
 
 /// Several segments for each slice.
 const COUNT: usize = 1_000_003;
@@ -131,3 +138,104 @@ fn an_algorithm_without_a_plan_fails_at_once_for_all() {
         }
     });
 }
+
+/// Members that dial out, and that nobody can dial: all but the first listen where only others would look.
+#[test]
+fn members_that_reach_one_other_only_exchange_through_it() {
+    within_limit(|| {
+        let nowhere: SocketAddr = "[::1]:0".parse().unwrap();
+        if TcpListener::bind(nowhere).is_err() {
+            // Without a second loopback address there is nobody whom the master sees at the wrong one.
+            return;
+        }
+        let (_master, address) = master();
+        let leaf = || {
+            let config = PeerConfig {
+                listen: Some(nowhere),
+                ..PeerConfig::default()
+            };
+            Communicator::new(&address, config).unwrap()
+        };
+        let members = [peer(&address), leaf(), leaf(), leaf()];
+        gathered(&members);
+        let exact = |i: usize| (0..4).map(|n| contribution(n)[i]).sum::<f32>() / 4.0;
+        let quantized = ReduceOp::Avg.quantized(MinMax, QuantizedType::U16);
+        for (tag, what) in [(1, ReduceOp::Avg.into()), (2, quantized)] {
+            let (result, sent) = reduce(&members, what, tag);
+            assert!((f32::from_bits(result[COUNT - 1]) - exact(COUNT - 1)).abs() < 1e-2);
+            assert_eq!(sent[0], 3 * sent[1]);
+        }
+        let around = ReduceOp::Sum.by(Algorithm::Ring);
+        let failed = each(&members, |_, member| {
+            member.all_reduce_in_place(&mut [1.0f32], around, Tag(3))
+        });
+        assert!(failed.iter().all(is_aborted));
+    });
+}
+
+/// Members that are 100 ms from one another, and from the master.
+#[cfg(feature = "testing")]
+#[test]
+fn a_kibibyte_takes_little_more_than_two_round_trips() {
+    within_limit(|| {
+        let far = Rules {
+            delay: ROUND_TRIP / 2,
+            ..Rules::default()
+        };
+        let (_master, address) = master();
+        let mut relays = vec![Relay::start(address.parse().unwrap()).unwrap()];
+        let masters = relays[0].address().to_string();
+        let members: Vec<Communicator> = (0..4)
+            .map(|_| {
+                let free = TcpListener::bind("127.0.0.1:0").unwrap();
+                let listen = free.local_addr().unwrap();
+                drop(free);
+                let relay = Relay::start(listen).unwrap();
+                let config = PeerConfig {
+                    listen: Some(listen),
+                    announce: vec![relay.address()],
+                    ..PeerConfig::default()
+                };
+                relays.push(relay);
+                Communicator::new(&masters, config).unwrap()
+            })
+            .collect();
+        relays.iter().for_each(|relay| relay.set(far));
+        gathered(&members);
+        let shortest = |reduction: Reduction, tag: u64| {
+            let times = each(&members, |_, member| {
+                let times = (0..6).map(|_| {
+                    let begin = Instant::now();
+                    let mut buffer = [1.0f32; 256];
+                    member
+                        .all_reduce_in_place(&mut buffer, reduction, Tag(tag))
+                        .unwrap();
+                    begin.elapsed()
+                });
+                times.min().unwrap()
+            });
+            times.into_iter().max().unwrap()
+        };
+        let (chosen, ring) = (
+            shortest(ReduceOp::Sum.into(), 1),
+            shortest(ReduceOp::Sum.by(Algorithm::Ring), 2),
+        );
+        assert!(chosen <= ROUND_TRIP * 5 / 2, "{chosen:?}");
+        // Six hops, and the verdict: the relays do delay.
+        assert!(ring >= ROUND_TRIP * 3, "{ring:?}");
+    });
+}
+
+/// Lets members join one after the other, so that the first one is the first.
+fn gathered(members: &[Communicator]) {
+    members[0].connect(None).unwrap();
+    for (n, newcomer) in members.iter().enumerate().skip(1) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| newcomer.connect(None).unwrap());
+            each(&members[..n], |_, member| grow_until(member, n as u32 + 1));
+        });
+    }
+}
+
+#[cfg(feature = "testing")]
+const ROUND_TRIP: Duration = Duration::from_millis(100);
