@@ -11,7 +11,7 @@ use pccl_core::CallOptions;
 use pccl_core::error::Error;
 use pccl_core::ids::Tag;
 use pccl_core::types::QuantizationAlgorithm::MinMax;
-use pccl_core::types::{QuantizedType, ReduceOp};
+use pccl_core::types::{Algorithm, QuantizedType, ReduceOp};
 use pccl_core::wire::reason::{AbortReason, LossCause};
 use support::{PEER_TIMEOUT, each, peer, within_limit};
 
@@ -79,15 +79,22 @@ fn the_others_fail_alike_with_their_buffers_restored_and_go_on() {
                 let before: Vec<f32> = (0..COUNT).map(|i| (i + n) as f32).collect();
                 let mut buffer = before.clone();
                 let quantized = ReduceOp::Sum.quantized(MinMax, QuantizedType::U8);
-                let options = CallOptions::default();
-                let other = m.all_reduce_async(before.clone(), quantized, Tag(1), options);
+                let straight = [Algorithm::Star, Algorithm::Direct].map(|by| ReduceOp::Sum.by(by));
+                let others = [quantized, quantized.by(Algorithm::Direct)].into_iter();
+                let others = others.chain(straight).zip(1..).map(|(what, tag)| {
+                    let options = CallOptions::default();
+                    m.all_reduce_async(before.clone(), what, Tag(tag), options)
+                });
+                let others: Vec<_> = others.collect();
                 begun.wait();
                 let failed = m.all_reduce_in_place(&mut buffer, ReduceOp::Sum, Tag(0));
                 let at = Instant::now();
                 assert!(buffer == before, "the buffer was not restored");
-                let (buffer, quantized) = other.wait();
-                assert!(matches!(quantized, Err(Error::Aborted { .. })));
-                assert!(buffer == before, "the quantised buffer was not restored");
+                for other in others {
+                    let (buffer, failed) = other.wait();
+                    assert!(matches!(failed, Err(Error::Aborted { .. })));
+                    assert!(buffer == before, "another buffer was not restored");
+                }
                 let Err(Error::Aborted { reason, .. }) = failed else {
                     panic!("{failed:?}");
                 };
@@ -113,6 +120,12 @@ fn the_others_fail_alike_with_their_buffers_restored_and_go_on() {
             let mut ones = vec![1f64; COUNT];
             m.all_reduce_in_place(&mut ones, quantized, Tag(1)).unwrap();
             assert!(ones.iter().all(|x| *x == 3.0));
+            for (algorithm, tag) in Algorithm::ALL.into_iter().zip(2..) {
+                let mut ones = vec![1f32; COUNT];
+                m.all_reduce_in_place(&mut ones, ReduceOp::Sum.by(algorithm), Tag(tag))
+                    .unwrap();
+                assert!(ones.iter().all(|x| *x == 3.0));
+            }
             (info.world_size, buffer[COUNT - 1])
         });
         assert_eq!(worlds, [(3, 3.0); 3]);

@@ -63,12 +63,14 @@ pub fn choose(links: &impl Links, order: &[MemberId]) -> Choice {
     };
     let in_flight = sent_in(round_trip / 2, rate);
     let hub_time = sent_in(HUB_TIME, rate).max(in_flight / HUB_PART);
-    let star_below = match direct {
-        true => EARLY.min(hub_time / (n - 1)),
-        false => (hub_time / (n - 1)).max(in_flight * n * (n - 2) / (n - 1).pow(2)),
+    // The products fit: `n` is at most `STAR_MEMBERS` where there is a hub, and less with direct.
+    let star_below = match hub {
+        None => 0,
+        Some(_) if direct => EARLY.min(hub_time / (n - 1)),
+        Some(_) => (hub_time / (n - 1)).max(in_flight * n * (n - 2) / (n - 1).pow(2)),
     };
     Choice {
-        star_below: if hub.is_some() { star_below } else { 0 },
+        star_below,
         direct_below: match direct {
             true => GAIN * in_flight * n * (n - 2) / (n - 1),
             false => 0,
@@ -229,8 +231,13 @@ mod tests {
         let n = DIRECT_MEMBERS as u64 + 1;
         let large = choice(n, FAR, |_, _| true);
         assert!(large.ring && !large.direct && large.hub.is_some());
-        let huge = choice(STAR_MEMBERS as u64 + 1, FAR, |_, _| true);
-        assert_eq!((huge.ring, huge.direct, huge.hub), (true, false, None));
+        let years = Duration::from_secs(1 << 30);
+        for (n, round_trip) in [(STAR_MEMBERS as u64 + 1, FAR), (3_000, years)] {
+            let huge = choice(n, round_trip, |_, _| true);
+            assert_eq!((huge.ring, huge.direct, huge.hub), (true, false, None));
+            assert_eq!(by(huge, 0), Algorithm::Ring);
+        }
+        assert!(choice(STAR_MEMBERS as u64, years, |a, _| a == 1).star_below > 0);
     }
 
     #[test]
