@@ -173,7 +173,9 @@ def test_members_go_by_the_algorithm_that_they_ask_for_and_by_the_environments(
 
         def differ(index: int, peer: pccl.Communicator) -> pccl.PCCLError:
             ways = (pccl.Algorithm.STAR, pccl.Algorithm.RING, pccl.Algorithm.RING)
-            return failure(lambda: peer.all_reduce(ones(), ones(), op=ReduceOp.SUM, algorithm=ways[index]))
+            return failure(
+                lambda: peer.all_reduce(ones(), ones(), op=ReduceOp.SUM, algorithm=ways[index])
+            )
 
         for error in each(peers, differ):
             assert error.result is Result.INVALID_ARGUMENT

@@ -1,6 +1,6 @@
-"""Every element type and operator, around the ring and direct, in groups of two to five members that all
-use other numbers of connections and other frame sizes: the result is that of the reference, to the bit,
-at each."""
+"""Every element type and operator, around the ring and direct, in groups of two to five members
+that all use other numbers of connections and other frame sizes: the result is that of the
+reference, to the bit, at each."""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def test_the_result_is_the_references_at_every_member(
         for tag, (_, _, count) in enumerate(cases)
     ]
     # Each form once around the ring, and once direct.
-    ways = [Algorithm.RING if 2 * tag < len(cases) else Algorithm.DIRECT for tag in range(len(cases))]
+    ways = [
+        Algorithm.RING if 2 * tag < len(cases) else Algorithm.DIRECT for tag in range(len(cases))
+    ]
     expected = [
         all_reduce(contributions, op, form, ways[tag])
         for tag, (contributions, (form, _, _)) in enumerate(zip(given, cases, strict=True))
@@ -80,9 +82,9 @@ def test_the_result_is_the_references_at_every_member(
 
 
 def sent(form: Form, count: int, world: int, rank: int, way: Algorithm) -> int:
-    """Bytes that a member sends. Around the ring: every slice once as a partial and once as a result,
-    except those that it finishes, and those that the next member finishes. Direct: its part of all
-    slices but its own, and the result of that one to each of the others."""
+    """Bytes that a member sends. Around the ring: every slice once as a partial and once as a
+    result, except those that it finishes, and those that the next member finishes. Direct: its part
+    of all slices but its own, and the result of that one to each of the others."""
     base, longer = divmod(count, world)
     size = [form.wire_bytes(base + (index < longer)) for index in range(world)]
     if way is Algorithm.DIRECT:

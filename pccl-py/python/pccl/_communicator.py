@@ -303,9 +303,7 @@ class Communicator:
             what = descriptor.reduce_descriptor
             _check_range("tag", what.tag, 64)
             send, recv = descriptor.views(function)
-            numbers = _numbers(
-                send.dtype, what.op, what.quantization_options, what.algorithm
-            )
+            numbers = _numbers(send.dtype, what.op, what.quantization_options, what.algorithm)
             items.append((send.lent(), recv.lent(), numbers, what.tag))
         return ReduceInfo(*self._native.all_reduce_multiple(items, max_in_flight, timeout))
 

@@ -93,8 +93,8 @@ class Algorithm(enum.IntEnum):
     """By which pattern an all-reduce moves its data. Not of PCCL 1.0."""
 
     AUTOMATIC = 0
-    """As the environment variable `PCCL_ALGORITHM` says (ring, star or direct), or else as suits the
-    size of the tensor and the links of the group."""
+    """As the environment variable `PCCL_ALGORITHM` says (ring, star or direct), or else as suits
+    the size of the tensor and the links of the group."""
     RING = 1
     """Around the ring of the members."""
     STAR = 2

@@ -58,7 +58,12 @@ class Communicator:
     def all_reduce_multiple(
         self,
         items: Sequence[
-            tuple[tuple[int, int, object], tuple[int, int, object], tuple[int, int, int, int, int], int]
+            tuple[
+                tuple[int, int, object],
+                tuple[int, int, object],
+                tuple[int, int, int, int, int],
+                int,
+            ]
         ],
         max_in_flight: int,
         limit: float | None,
