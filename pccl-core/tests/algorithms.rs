@@ -151,7 +151,7 @@ fn members_that_reach_one_other_only_exchange_through_it() {
         let (_master, address) = master();
         let leaf = || {
             let config = PeerConfig {
-                listen: Some(nowhere),
+                listen: Some(nowhere.into()),
                 ..PeerConfig::default()
             };
             Communicator::new(&address, config).unwrap()
@@ -192,8 +192,8 @@ fn a_kibibyte_takes_little_more_than_two_round_trips() {
                 drop(free);
                 let relay = Relay::start(listen).unwrap();
                 let config = PeerConfig {
-                    listen: Some(listen),
-                    announce: vec![relay.address()],
+                    listen: Some(listen.into()),
+                    announce: vec![relay.address().into()],
                     ..PeerConfig::default()
                 };
                 relays.push(relay);
