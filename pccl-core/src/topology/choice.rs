@@ -134,8 +134,9 @@ const HUB_TIME: Duration = Duration::from_micros(100);
 /// The part of a hop that it may take otherwise.
 const HUB_PART: u64 = 10;
 
-/// Direct is for tensors whose hops around the ring would take at least this part of the transfer.
-const GAIN: u64 = 10;
+/// Direct is for tensors whose hops around the ring would take at least this part of the transfer:
+/// for less, it is not worth that the data of several members meets in the queue before each.
+const GAIN: u64 = 3;
 
 /// Bytes that leave before the receiver's OPEN is known, headers and some other small operation aside.
 const EARLY: u64 = 48 << 10;

@@ -6,8 +6,9 @@ use std::time::Duration;
 ///
 /// One thread moves all data of a process, so on a short path a second connection only costs. On a
 /// long one a connection carries what its buffers hold per round trip: systems let them grow to
-/// some 4 MiB. One for every 20 ms beyond the first fills a gigabit at any round-trip time up to
-/// [`MOST`] times that; several also lose less when a packet is lost.
+/// some 4 MiB. One for every 40 ms beside the first can carry 700 Mbit/s, however long the round
+/// trip is up to [`MOST`] times that, and lose less when a packet is lost. More would only crowd the
+/// queues of one link: each looks for its rate by itself.
 pub fn connections(round_trip: Duration) -> u16 {
     if round_trip < SHORT {
         return 1;
@@ -46,7 +47,7 @@ impl Congestion {
 const SHORT: Duration = Duration::from_millis(2);
 
 /// Round-trip time per connection.
-const STEP: Duration = Duration::from_millis(20);
+const STEP: Duration = Duration::from_millis(40);
 
 /// Connections beyond these gain less than they cost.
 pub const MOST: u16 = 8;
@@ -61,8 +62,8 @@ mod tests {
 
     #[test]
     fn longer_paths_have_more_connections_up_to_a_limit() {
-        let found = [0, 1, 2, 20, 21, 50, 100, 140, 200, 1_000_000].map(|n| connections(ms(n)));
-        assert_eq!(found, [1, 1, 2, 2, 3, 4, 6, 8, 8, 8]);
+        let found = [0, 1, 2, 20, 41, 80, 100, 200, 280, 1_000_000].map(|n| connections(ms(n)));
+        assert_eq!(found, [1, 1, 2, 2, 3, 3, 4, 6, 8, 8]);
         assert_eq!(connections(Duration::MAX), MOST);
     }
 

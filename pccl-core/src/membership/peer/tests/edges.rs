@@ -110,7 +110,7 @@ fn a_lane_that_dies_at_once_is_not_made_again_in_a_tight_loop() {
 fn an_edge_gets_as_many_lanes_as_its_path_can_use_unless_somebody_asks() {
     for (round_trip, own, wanted, lanes) in [
         (0, 0, 0, 1),
-        (100, 0, 0, 6),
+        (100, 0, 0, 4),
         (100, 2, 0, 2),
         (100, 0, 3, 3),
         (100, 3, 5, 5),
