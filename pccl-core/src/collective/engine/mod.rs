@@ -37,6 +37,7 @@ use self::edge::Edge;
 use self::lane::Lane;
 use self::op::{Op, Trouble};
 use self::scratch::BlockPool;
+use self::timers::IDLE;
 use self::window::{Lending, SMALL_ROOM};
 use super::buffers::Lent;
 use crate::ids::{CallId, LaneId, MemberId, Time};
@@ -67,6 +68,8 @@ pub struct Engine {
     rooms: BlockPool,
     originals: BlockPool,
     next_tick: Option<Time>,
+    /// When memory that nothing has used since is given back.
+    release: Option<Time>,
 }
 
 impl Engine {
@@ -89,8 +92,9 @@ impl Engine {
             discard: vec![0; DISCARD],
             lending: Lending::new(config.scratch),
             rooms: BlockPool::new(SMALL_ROOM as usize, scratch),
-            originals: BlockPool::new(backup::BLOCK as usize, ORIGINALS_KEPT),
+            originals: BlockPool::new(backup::BLOCK as usize, usize::MAX),
             next_tick: None,
+            release: None,
         }
     }
 
@@ -124,6 +128,7 @@ impl Engine {
                 return;
             }
         };
+        self.release = None;
         self.last_serial += 1;
         let serial = self.last_serial;
         op.borrow_room(&mut self.lending);
@@ -175,6 +180,9 @@ impl Engine {
             &mut self.originals,
         );
         self.lend_room();
+        if self.ops.is_empty() {
+            self.release = Some(self.now + IDLE);
+        }
         stats
     }
 
@@ -279,6 +287,3 @@ const SEGMENT_MIN: u32 = 8;
 /// Bytes read at once of a payload that nobody wants: few system calls, and no more than the
 /// nearest cache holds.
 const DISCARD: usize = 16 * 1024;
-
-/// Bytes of memory kept for originals of in-place buffers while no operation needs them.
-const ORIGINALS_KEPT: usize = 32 << 20;

@@ -50,6 +50,17 @@ impl BlockPool {
         Ok(block)
     }
 
+    /// Bytes of free blocks.
+    #[cfg(test)]
+    pub(super) fn free_bytes(&self) -> usize {
+        self.free.len() * self.size
+    }
+
+    /// Gives the memory of free blocks back.
+    pub(super) fn clear(&mut self) {
+        self.free = Vec::new();
+    }
+
     /// Gives a block back.
     pub(super) fn give(&mut self, block: Vec<u8>) {
         if block.len() == self.size && self.free.len() < self.keep {
@@ -72,6 +83,8 @@ mod tests {
         assert_eq!(pool.take(5).unwrap().len(), 5);
         pool.give(vec![0; 5]);
         assert_eq!(pool.free.len(), 2);
+        pool.clear();
+        assert_eq!(pool.free.len(), 0);
     }
 
     #[test]

@@ -4,21 +4,27 @@
 //! has sent or received one gives signs of life on all of them. That does not depend on whether the
 //! neighbour's user has called: it may take its time, but its lanes are to work meanwhile.
 
+use std::time::Duration;
+
 use super::Engine;
 use super::link::OpenSent;
 use crate::ids::{LaneId, Time};
 use crate::planted::{Bug, planted};
 
 impl Engine {
-    /// When [`Self::tick`] is to be called; nothing to wait for while no operation is open, here or
-    /// at a neighbour.
+    /// When [`Self::tick`] is to be called; nothing to wait for once no operation has been open for a
+    /// while, here or at a neighbour.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.next_tick
+        self.next_tick.into_iter().chain(self.release).min()
     }
 
     /// Time has passed. Before this is called, all that can be read from the lanes has to be.
     pub fn tick(&mut self, now: Time) {
         self.now = now;
+        if self.release.take_if(|at| *at <= now).is_some() {
+            self.rooms.clear();
+            self.originals.clear();
+        }
         let Some(due) = self.next_tick.filter(|due| *due <= now) else {
             return;
         };
@@ -80,3 +86,7 @@ impl Engine {
 /// that lost a packet may have to wait for several of its retransmissions. A lane that one end
 /// counts as closed and the other does not, though, ends by this. (Rules 12 and 17)
 const LANE_PATIENCE: u32 = 3;
+
+/// Memory of finished operations is kept for so long: who reduces again and again gets it back without a
+/// call to the system and a fault for each of its pages, and who does not leaves it to others.
+pub(super) const IDLE: Duration = Duration::from_secs(1);

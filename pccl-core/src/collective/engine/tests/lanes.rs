@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::harness::{Net, Rng, config, member};
 use super::reference::{numbers, reduce};
 use crate::collective::engine::edge::LANES_LIMIT;
-use crate::collective::engine::{Engine, EngineEvent};
+use crate::collective::engine::timers::IDLE;
+use crate::collective::engine::{Engine, EngineEvent, backup};
 use crate::ids::{LaneId, Time};
 use crate::types::{DataType, ReduceDescriptor, ReduceOp};
 use crate::wire::reason::RequestCause;
@@ -198,4 +199,30 @@ fn members_that_something_came_from_are_told_once() {
     net.settle();
     assert_eq!(net.engines[1].heard(), [member(0)]);
     assert_eq!(net.engines[1].heard(), []);
+}
+
+#[test]
+fn memory_for_originals_is_used_again_and_given_back_after_a_second() {
+    let bytes = 3 * backup::BLOCK as usize;
+    let sum = ReduceDescriptor {
+        count: bytes as u64 / 4,
+        ..SUM
+    };
+    let mut net = Net::new(2, &[config(1 << 16); 2], &[1; 2]);
+    for tag in 1..=2 {
+        let calls = [0, 1].map(|at| net.start(at, tag, sum, vec![1; bytes], true));
+        net.settle();
+        for (at, call) in calls.into_iter().enumerate() {
+            net.finish(at, call, true);
+        }
+        for engine in &net.engines {
+            assert_eq!(engine.originals.free_bytes(), bytes);
+        }
+        net.tick(IDLE / 2);
+    }
+    net.tick(IDLE / 2);
+    for engine in &net.engines {
+        assert_eq!(engine.originals.free_bytes(), 0);
+        assert_eq!(engine.release, None);
+    }
 }
